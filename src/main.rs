@@ -1,0 +1,2 @@
+//! The binary: parse, set up logging, run, exit.
+fn main() {}
