@@ -175,10 +175,11 @@ impl Pointer {
         self.text.push('/');
         self.text.push_str(token);
         if self.text.len() > POINTER_BYTES_MAX {
-            self.text.truncate(
-                self.text
-                    .floor_char_boundary(POINTER_BYTES_MAX - '…'.len_utf8()),
-            );
+            let mut end = POINTER_BYTES_MAX - '…'.len_utf8();
+            while !self.text.is_char_boundary(end) {
+                end -= 1;
+            }
+            self.text.truncate(end);
             self.text.push('…');
             self.is_full = true;
         }

@@ -1,1 +1,3 @@
 //! Room `rules`.
+
+pub mod signature;
