@@ -1,1 +1,3 @@
 //! Room `proxy`.
+
+pub mod pipe;
