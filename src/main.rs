@@ -1,2 +1,10 @@
 //! The binary: parse, set up logging, run, exit.
-fn main() {}
+
+use checkpoint::proxy::guardian;
+
+fn main() {
+    // Before anything else: a guardian has no settings, no log and no journal.
+    if guardian::is_asked_for(std::env::args_os().nth(1).as_deref()) {
+        guardian::run();
+    }
+}
