@@ -1,1 +1,12 @@
 //! Room `journal`.
+
+pub mod cannot_use;
+pub mod connection;
+pub mod filesystem;
+pub(crate) mod header;
+pub mod key;
+pub mod locks;
+pub mod mark;
+pub(crate) mod pinned;
+pub mod place;
+pub(crate) mod whole_file;
