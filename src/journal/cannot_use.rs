@@ -170,7 +170,9 @@ pub enum CannotUse {
     },
 
     /// The key file is not the one that the journal was written with.
-    #[error("{path} is not the key that the journal was written with: {why}; put the right one back")]
+    #[error(
+        "{path} is not the key that the journal was written with: {why}; put the right one back"
+    )]
     KeyMismatch {
         /// The key's file.
         path: PathBuf,

@@ -202,8 +202,7 @@ fn connect(path: &Path, access: Access) -> Result<Connection, CannotUse> {
         Access::ReadWrite => OpenFlags::SQLITE_OPEN_READ_WRITE,
     };
     // Neither CREATE nor URI: a path is a path, and a journal is never made by opening it.
-    let flags =
-        access_flag | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    let flags = access_flag | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
     let sqlite = |error| CannotUse::sqlite("open", path, error);
     let connection = Connection::open_with_flags(path, flags).map_err(sqlite)?;
     connection.busy_timeout(Duration::ZERO).map_err(sqlite)?;

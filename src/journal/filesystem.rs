@@ -202,16 +202,29 @@ mod tests {
     #[test]
     fn no_number_and_no_name_stands_twice_in_the_tables() {
         for (index, row) in BY_MAGIC.iter().enumerate() {
-            assert!(BY_MAGIC[..index].iter().all(|other| other.0 != row.0), "{row:?}");
+            assert!(
+                BY_MAGIC[..index].iter().all(|other| other.0 != row.0),
+                "{row:?}"
+            );
         }
         for (index, row) in BY_NAME.iter().enumerate() {
-            assert!(BY_NAME[..index].iter().all(|other| other.0 != row.0), "{row:?}");
+            assert!(
+                BY_NAME[..index].iter().all(|other| other.0 != row.0),
+                "{row:?}"
+            );
         }
     }
 
     #[test]
     fn what_is_served_from_elsewhere_gets_no_write_ahead_log() {
-        for magic in [0x6969, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997, 0x6573_5546, 0x786f_4256] {
+        for magic in [
+            0x6969,
+            0xff53_4d42,
+            0xfe53_4d42,
+            0x0102_1997,
+            0x6573_5546,
+            0x786f_4256,
+        ] {
             let found = by_magic(magic);
             assert!(!found.wal_safe && found.network, "{found:?}");
         }

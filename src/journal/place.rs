@@ -124,8 +124,8 @@ impl JournalPath {
         if matches!(bytes.last(), Some(b'/')) {
             return refuse("it names a folder");
         }
-        let absolute =
-            std::path::absolute(given).map_err(|error| CannotUse::io("find", Path::new(given), error))?;
+        let absolute = std::path::absolute(given)
+            .map_err(|error| CannotUse::io("find", Path::new(given), error))?;
         let Some(Component::Normal(name)) = absolute.components().next_back() else {
             return refuse("it names a folder");
         };
@@ -441,10 +441,7 @@ pub(crate) fn require_known_version(path: &Path, found: i32) -> Result<(), Canno
 /// [`CannotUse::Io`].
 pub fn prepare_parent(journal: &JournalPath) -> Result<(), CannotUse> {
     make_folders(journal.folder())?;
-    require_access(
-        journal.folder(),
-        AccessFlags::W_OK | AccessFlags::X_OK,
-    )?;
+    require_access(journal.folder(), AccessFlags::W_OK | AccessFlags::X_OK)?;
     let companions = Companion::ALL.map(|companion| journal.companion(companion));
     for path in std::iter::once(journal.as_path()).chain(companions.iter().map(PathBuf::as_path)) {
         if lstat(path)?.is_some_and(|metadata| metadata.is_file()) {
