@@ -9,10 +9,20 @@
 //! Must not: compare signatures, read policies, or know what a status leads to. A back-end can't
 //! get a rule wrong, because it has none.
 
+pub mod cannot_use;
 pub mod conformance;
+pub mod connection;
+pub mod filesystem;
+pub mod key;
+pub mod locks;
+pub mod mark;
 pub mod memory;
+pub mod place;
 pub mod schema;
 pub mod sqlite;
+pub(crate) mod header;
+pub(crate) mod pinned;
+pub(crate) mod whole_file;
 
 use crate::rules::entry::{Checksum, Entry, OutcomeDigest, Provenance, Status};
 use crate::rules::ids::{BranchId, Fence, HeldKey, Micros, Seq, SessionId, WorkflowId};
