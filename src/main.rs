@@ -1,2 +1,7 @@
 //! The binary: parse, set up logging, run, exit.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    checkpoint::cli::main(std::env::args_os()).into()
+}
