@@ -176,7 +176,7 @@ pub fn empty_image(
     own_workflow: &WorkflowId,
     at: Micros,
 ) -> rusqlite::Result<Vec<u8>> {
-    let db = Connection::open_in_memory()?;
+    let mut db = Connection::open_in_memory()?;
     db.execute_batch(&format!(
         "PRAGMA application_id = {APPLICATION_ID}; BEGIN; {STEP_1} PRAGMA user_version = {SCHEMA_VERSION};"
     ))?;

@@ -662,7 +662,7 @@ impl Transaction for SqliteTransaction<'_> {
                     },
                     session: SessionId(number(row, 6)?),
                     started_at: Micros(row.get(7)?),
-                    scheme: named(row, 8, Scheme::from_name)?,
+                    scheme: named(row, 8, scheme_named)?,
                     signature: Signature(bytes(row, 9)?),
                     arguments: row.get(10)?,
                     arguments_bytes: number(row, 11)?,
@@ -895,6 +895,10 @@ fn maybe_named<T>(
     }
 }
 
+fn scheme_named(name: &str) -> Option<Scheme> {
+    name.parse().ok()
+}
+
 fn held(key: Option<&HeldKey>) -> (Option<&str>, Option<&'static str>, Option<&str>) {
     (
         key.map(|held| held.key.as_str()),
@@ -933,7 +937,7 @@ pub(crate) fn read_entry(row: &Row<'_>) -> rusqlite::Result<Stored> {
             round: row.get(5)?,
             fence: Fence(number(row, 6)?),
             session: SessionId(number(row, 7)?),
-            scheme: named(row, 8, Scheme::from_name)?,
+            scheme: named(row, 8, scheme_named)?,
             signature: Signature(bytes(row, 9)?),
             created_at: Micros(row.get(10)?),
             completed_at: row.get::<_, Option<i64>>(11)?.map(Micros),
