@@ -170,11 +170,9 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
         let lazy = ops.iter().all(|op| match op {
             Op::Deliver(_) => true,
             Op::Note(note) => note.merges,
-            Op::Admit(_)
-            | Op::Settle(_)
-            | Op::GiveUp(..)
-            | Op::TaskEnd { .. }
-            | Op::EndSession => false,
+            Op::Admit(_) | Op::Settle(_) | Op::GiveUp(..) | Op::TaskEnd { .. } | Op::EndSession => {
+                false
+            }
         });
         if lazy {
             Durability::Process

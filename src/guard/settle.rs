@@ -5,7 +5,9 @@
 
 use super::admit::Ticket;
 use super::{Done, Note, Surroundings, Visit};
-use crate::journal::{Applied, JournalError, Outcome, RoundKey, Stored, TaskKey, Transaction};
+use crate::journal::{
+    Applied, JournalError, Outcome, Payload, RoundKey, Stored, TaskKey, Transaction,
+};
 use crate::rules::entry::{Provenance, Status, Unanswered, outcome_digest};
 use crate::rules::lifecycle::{self, Asked};
 use crate::rules::signature::Signature;
@@ -18,7 +20,7 @@ pub struct Answer {
     /// A result with `isError: true`.
     pub is_error: bool,
     /// The bytes of the `result` or `error` member.
-    pub body: Vec<u8>,
+    pub body: Payload,
     /// The bytes are kept; without them a replay is `result_expired`.
     pub is_kept: bool,
     /// What the next round is told by.
@@ -281,4 +283,3 @@ fn hex(bytes: &[u8]) -> String {
         text
     })
 }
-
