@@ -2,7 +2,12 @@
 //!
 //! A parent that can be killed is this very test program, started once more for one ignored test.
 #![cfg(target_os = "linux")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test ends where something is not as it says"
+)]
 
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -12,6 +17,7 @@ use std::time::{Duration, Instant};
 use checkpoint::proxy::child::{Upstream, UpstreamCommand};
 use checkpoint::proxy::group::{ProcessGroup, group_alive_at};
 use checkpoint::proxy::guardian::Guardian;
+use checkpoint::proxy::signals::Signals;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use nix::sys::signal::{Signal, kill, killpg};
@@ -294,4 +300,34 @@ fn a_guardian_started_by_hand_says_so_by_its_code() {
         .status()
         .unwrap();
     assert_eq!(status.code(), Some(64));
+}
+
+/// Plays a process whose files may not grow beyond what `ulimit -f` says.
+#[test]
+#[ignore = "a role that another test starts under a limit"]
+fn role_limited() {
+    let Some(folder) = std::env::var_os(FOLDER) else {
+        return;
+    };
+    let _signals = Signals::install().unwrap();
+    let mut file = open(&Path::new(&folder).join("limited"));
+    let error = file.write_all(&vec![0; 1 << 20]).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EFBIG));
+    std::process::exit(42);
+}
+
+#[test]
+fn a_file_over_its_limit_is_an_error_and_no_death() {
+    let folder = tempfile::tempdir().unwrap();
+    let status = Command::new("/bin/sh")
+        .args([
+            "-c",
+            "ulimit -f 64; exec \"$0\" --ignored --exact role_limited",
+        ])
+        .arg(std::env::current_exe().unwrap())
+        .env(FOLDER, folder.path())
+        .stdout(Stdio::null())
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(42));
 }

@@ -460,6 +460,13 @@ impl Sink {
         }
     }
 
+    /// Forgets the queue and returns how many bytes that were; for output that may be lost.
+    pub fn discard_queue(&mut self) -> usize {
+        self.queue = VecDeque::new();
+        self.head = 0;
+        std::mem::take(&mut self.queued_bytes)
+    }
+
     /// How many bytes wait in the queue.
     #[must_use]
     pub fn queued_bytes(&self) -> usize {
@@ -506,9 +513,7 @@ impl Sink {
     ///
     /// Descriptors 1 and 2 are not left free for the next `open` but lead to the null device.
     pub fn close(&mut self) {
-        self.queue = VecDeque::new();
-        self.head = 0;
-        self.queued_bytes = 0;
+        self.discard_queue();
         match std::mem::replace(&mut self.to, Output::Closed) {
             Output::Own(_) | Output::Closed => {}
             Output::Stdout(_) => {
@@ -612,7 +617,11 @@ fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
 /// Whether the descriptor has an event now, its end and its errors included.
 fn is_ready(fd: BorrowedFd<'_>, events: PollFlags) -> nix::Result<bool> {
     let mut fds = [PollFd::new(fd, events)];
-    Ok(poll(&mut fds, PollTimeout::ZERO)? > 0)
+    match poll(&mut fds, PollTimeout::ZERO) {
+        Ok(count) => Ok(count > 0),
+        Err(Errno::EINTR) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 fn send_flags() -> MsgFlags {
