@@ -152,12 +152,10 @@ impl Upstream {
 
     /// Whether any member of the group could still do something; reaps the direct child first.
     ///
-    /// Reads all of `/proc` unless the group is empty, so it is for shutdown and not for each turn
-    /// of a loop.
+    /// While the direct child has ended and another member has not, this reads all of `/proc`.
     pub fn group_alive(&mut self) -> bool {
         // A child that can't be waited for is judged by what the system lists.
-        let _ = self.try_wait();
-        self.group.is_alive()
+        matches!(self.try_wait(), Ok(None)) || self.group.is_alive()
     }
 
     /// Sends a signal to the whole group; nothing happens if it is gone.

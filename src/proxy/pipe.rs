@@ -272,6 +272,7 @@ impl Source {
     }
 }
 
+/// The descriptor to poll for `POLLIN`, until [`Filled::Eof`]: after it, polling would not wait.
 impl AsFd for Source {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.from {
