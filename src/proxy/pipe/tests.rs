@@ -1,8 +1,11 @@
 //! Tests of `pipe`, with real pipes, sockets and files.
 
 use std::io::{Read, Seek, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
+use super::sink::{How, Output};
+use super::source::DOUBLING_BYTES_MAX;
 use super::*;
 
 const MAX: usize = 64 * 1024 * 1024;
