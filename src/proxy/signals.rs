@@ -2,7 +2,7 @@
 //!
 //! Invariants: nothing happens inside a signal handler but a flag and a byte into a socket pair;
 //! SIGXFSZ kills nobody, so a file over its limit is an error of `write` (`EFBIG`); SIGPIPE is
-//! ignored by `std` already. The upstream gets default dispositions ([`super::pre_exec`]).
+//! ignored by `std` already. The upstream gets default dispositions (`pre_exec`).
 //!
 //! This module must not decide what a signal means.
 
