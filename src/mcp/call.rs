@@ -344,3 +344,203 @@ fn read_name<'a>(
         _ => Err(malformed()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(params: &str) -> Call<'_> {
+        Call::read(RawId::new(b"1").expect("an id"), params.as_bytes()).expect("a legal call")
+    }
+
+    fn with_meta(meta: &str) -> String {
+        format!(r#"{{"name":"t","_meta":{{{meta}}}}}"#)
+    }
+
+    #[test]
+    fn a_call_is_read_whole() {
+        let params = r#"{"name":"pay","arguments":{"a":1},"task":{},"inputResponses":{"k":{}},
+            "requestState":"s","_meta":{"checkpoint_seq":7,"checkpoint_key":"k",
+            "checkpoint_workflow":"w","checkpoint_call_id":"c","traceparent":"00-1",
+            "io.modelcontextprotocol/protocolVersion":"2026-07-28","progressToken":1}}"#;
+        let call = call(params);
+        assert_eq!(call.name, "pay");
+        assert_eq!(call.arguments, Some(&br#"{"a":1}"#[..]));
+        assert!(call.has_task && call.is_further_round() && call.is_explicit());
+        assert_eq!(call.input_responses, Some(&br#"{"k":{}}"#[..]));
+        assert_eq!(call.request_state, Some(&br#""s""#[..]));
+        assert_eq!(call.seq, Ok(Some(7)));
+        assert_eq!(call.key, Ok(Some("k".into())));
+        assert_eq!(call.workflow, Ok(Some("w".into())));
+        assert_eq!(call.checkpoint_call_id.as_deref(), Some("c"));
+        assert_eq!(call.protocol_version.as_deref(), Some("2026-07-28"));
+        assert_eq!(call.traceparent.as_deref(), Some("00-1"));
+    }
+
+    #[test]
+    fn what_is_absent_is_absent() {
+        for params in [
+            r#"{"name":"t"}"#,
+            r#"{"name":"t","_meta":null,"requestState":null,"inputResponses":null}"#,
+        ] {
+            let call = call(params);
+            assert_eq!(
+                (&call.seq, &call.key, &call.workflow),
+                (&Ok(None), &Ok(None), &Ok(None))
+            );
+            assert!(!call.is_explicit() && !call.is_further_round() && !call.has_task);
+            assert_eq!(call.call_id(&CallIdFrom::Auto), None);
+        }
+        assert_eq!(call(r#"{"name":"t","checkpoint_seq":7}"#).seq, Ok(None));
+    }
+
+    #[test]
+    fn a_seq_is_an_integer_written_as_one() {
+        for (raw, expected) in [
+            ("1", 1),
+            ("7", 7),
+            ("9007199254740991", SEQ_MAX),
+            (" 12 ", 12),
+        ] {
+            let params = with_meta(&format!(r#""checkpoint_seq":{raw}"#));
+            assert_eq!(call(&params).seq, Ok(Some(expected)), "{raw}");
+        }
+        for raw in [
+            "0",
+            "-1",
+            "-0",
+            "1.5",
+            "7.0",
+            "7e0",
+            "70e-1",
+            "\"3\"",
+            "true",
+            "false",
+            "null",
+            "[]",
+            "{}",
+            "[7]",
+            "9007199254740992",
+            "9223372036854775808",
+            "18446744073709551617",
+            "1e400",
+            "\"\"",
+        ] {
+            let params = with_meta(&format!(r#""checkpoint_seq":{raw}"#));
+            let call = call(&params);
+            assert_eq!(
+                call.seq.clone().map_err(|bad| bad.kind),
+                Err(RefusalKind::InvalidSeq),
+                "{raw}"
+            );
+            assert!(call.is_explicit());
+        }
+    }
+
+    #[test]
+    fn keys_are_strings_of_1_to_512_bytes() {
+        let long = "k".repeat(512);
+        let too_long = "k".repeat(513);
+        let wide = "é".repeat(257);
+        for (params, expected) in [
+            (r#"{"name":"t","idempotencyKey":"k"}"#.to_owned(), Some("k")),
+            (with_meta(r#""checkpoint_key":"\u006b""#), Some("k")),
+            (
+                with_meta(&format!(r#""checkpoint_key":"{long}""#)),
+                Some(long.as_str()),
+            ),
+            (
+                r#"{"name":"t","idempotencyKey":"k","_meta":{"checkpoint_key":"\u006b"}}"#.into(),
+                Some("k"),
+            ),
+            (
+                r#"{"name":"t","idempotencyKey":"j","_meta":{"checkpoint_key":"k"}}"#.into(),
+                None,
+            ),
+            (r#"{"name":"t","idempotencyKey":null}"#.into(), None),
+            (
+                r#"{"name":"t","idempotencyKey":7,"_meta":{"checkpoint_key":"k"}}"#.into(),
+                None,
+            ),
+            (with_meta(r#""checkpoint_key":"""#), None),
+            (with_meta(r#""checkpoint_key":null"#), None),
+            (with_meta(r#""checkpoint_key":1"#), None),
+            (with_meta(r#""checkpoint_key":"\ud800""#), None),
+            (
+                with_meta(&format!(r#""checkpoint_key":"{too_long}""#)),
+                None,
+            ),
+            (with_meta(&format!(r#""checkpoint_key":"{wide}""#)), None),
+        ] {
+            let key = call(&params).key;
+            match expected {
+                Some(expected) => assert_eq!(key, Ok(Some(expected.into()))),
+                None => assert_eq!(key.expect_err("malformed").kind, RefusalKind::InvalidKey),
+            }
+        }
+    }
+
+    #[test]
+    fn a_workflow_is_a_string_of_1_to_512_bytes() {
+        for raw in [r#""""#, "null", "7", "{}", r#""\udc00""#] {
+            let params = with_meta(&format!(r#""checkpoint_workflow":{raw}"#));
+            let workflow = call(&params).workflow;
+            assert_eq!(
+                workflow.expect_err("malformed").kind,
+                RefusalKind::InvalidWorkflow,
+                "{raw}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_call_id_is_found_where_hosts_put_it() {
+        let auto = CallIdFrom::Auto;
+        for (meta, from, expected) in [
+            (
+                r#""claudecode/toolUseId":"toolu_1""#,
+                &auto,
+                Some("toolu_1"),
+            ),
+            (
+                r#""vscode.requestId":"r","vscode.conversationId":"c""#,
+                &auto,
+                Some("r"),
+            ),
+            (r#""agent-tool-call-request-id":"g""#, &auto, Some("g")),
+            (r#""callId":"x""#, &auto, Some("x")),
+            (
+                r#""claudecode/toolUseId":"a","checkpoint_call_id":"b""#,
+                &auto,
+                Some("b"),
+            ),
+            (r#""checkpoint_call_id":"b""#, &CallIdFrom::None, Some("b")),
+            (r#""claudecode/toolUseId":"a""#, &CallIdFrom::None, None),
+            (
+                r#""mine":17,"claudecode/toolUseId":"a""#,
+                &CallIdFrom::Key("mine".into()),
+                Some("17"),
+            ),
+            (
+                r#""claudecode/toolUseId":"a""#,
+                &CallIdFrom::Key("mine".into()),
+                None,
+            ),
+            (r#""claudecode/toolUseId":{}"#, &auto, None),
+            (
+                r#""claudecode/toolUseId":"","callId":"x""#,
+                &auto,
+                Some("x"),
+            ),
+            (r#""progressToken":"p""#, &auto, None),
+        ] {
+            assert_eq!(
+                call(&with_meta(meta)).call_id(from).as_deref(),
+                expected,
+                "{meta}"
+            );
+        }
+        let long = with_meta(&format!(r#""callId":"{}""#, "x".repeat(513)));
+        assert_eq!(call(&long).call_id(&auto), None);
+    }
+}

@@ -445,3 +445,513 @@ pub(super) fn outcome<'a>(result: Option<&'a [u8]>, error: Option<&'a [u8]>) -> 
 pub fn cancelled_request_id(params: &[u8]) -> Option<RawId<'_>> {
     json::last_member(params, "requestId").and_then(|member| RawId::new(member.value))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A short name of what a client's line was taken for.
+    fn told(line: &str) -> String {
+        told_bytes(line.as_bytes())
+    }
+
+    fn told_bytes(line: &[u8]) -> String {
+        match read_client(line) {
+            ClientLine::Blank => "blank".into(),
+            ClientLine::Header => "header".into(),
+            ClientLine::Pass(Passing { is_batch: true, .. }) => "pass batch".into(),
+            ClientLine::Pass(Passing {
+                is_response: true, ..
+            }) => "pass response".into(),
+            ClientLine::Pass(_) => "pass".into(),
+            ClientLine::Call(call) => format!("call {}", call.name),
+            ClientLine::Refused(refusal) => {
+                let id = refusal.id.map_or(&b"null"[..], RawId::as_bytes);
+                format!("{} {}", refusal.kind.name(), String::from_utf8_lossy(id))
+            }
+        }
+    }
+
+    #[test]
+    fn calls_are_recognised_in_every_legal_spelling() {
+        for line in [
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}"#,
+            r#"{"params":{"name":"t","arguments":{}},"method":"tools\u002fcall","id":1}"#,
+            r#" { "method" : "tools\/call" , "id" : "x" , "params" : { "name" : "\u0074" } } "#,
+            r#"{"m\u0065thod":"tools/call","id":1,"params":{"name":"t","arguments":null}}"#,
+            "{\"method\":\"tools/call\",\"id\":1.5,\"params\":{\"name\":\"t\",\"_meta\":null}}\r\n",
+            r#"{"method":"tools/call","id":-1e400,"params":{"name":"t","arguments":{"a":"\ud800","n":1e400}}}"#,
+            r#"{"method":"tools/call","id":"","params":{"name":"t"},"unknown":{"id":1,"id":2}}"#,
+        ] {
+            assert_eq!(told(line), "call t", "{line}");
+        }
+        let depth = 100_000;
+        let (open, close) = ("[".repeat(depth), "]".repeat(depth));
+        let line = format!(
+            r#"{{"method":"tools/call","id":1,"params":{{"name":"t","arguments":{{"a":{open}{close}}}}}}}"#
+        );
+        assert_eq!(told(&line), "call t");
+    }
+
+    #[test]
+    fn whatever_else_is_legal_passes() {
+        for (line, expected) in [
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#,
+                "pass",
+            ),
+            (r#"{"method":"tools/list","id":1}"#, "pass"),
+            (r#"{"method":"tools/calls","id":1}"#, "pass"),
+            (r#"{"method":"x/tools/call","id":1}"#, "pass"),
+            (
+                r#"{"method":"notifications/cancelled","params":{"requestId":1}}"#,
+                "pass",
+            ),
+            (r#"{"method":"ping","id":null}"#, "pass"),
+            (
+                r#"{"method":"ping","params":{"name":1,"name":2,"Name":3}}"#,
+                "pass",
+            ),
+            (
+                r#"{"id":1,"result":{"a":1e400,"b":"\ud800"}}"#,
+                "pass response",
+            ),
+            (
+                r#"{"id":1,"error":{"code":-1,"message":"x"}}"#,
+                "pass response",
+            ),
+            (r#"{"note":"tools/call"}"#, "pass"),
+            (
+                r#"{"id":1,"result":{"method":"tools/call","id":7}}"#,
+                "pass response",
+            ),
+            ("{}", "pass"),
+            ("{\"method\":\"x\u{2028}\u{2029}\u{85}\"}", "pass"),
+            (r#"{"method":"\ud800"}"#, "pass"),
+            ("", "blank"),
+            (" \t\r\n", "blank"),
+            ("Content-Length: 52\r", "header"),
+            ("content-type: application/json", "header"),
+        ] {
+            assert_eq!(told(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_passing_line_is_read_no_further_than_its_envelope() {
+        let line = br#"{"method":"tasks/get","params":{"taskId":"x"},"id":"q"}"#;
+        let ClientLine::Pass(passing) = read_client(line) else {
+            panic!("it passes")
+        };
+        assert_eq!(passing.method.as_deref(), Some("tasks/get"));
+        assert_eq!(passing.params, Some(&br#"{"taskId":"x"}"#[..]));
+        assert_eq!(passing.id.map(RawId::as_bytes), Some(&br#""q""#[..]));
+    }
+
+    #[test]
+    fn what_strict_json_does_not_allow_is_a_parse_error() {
+        for line in [
+            &b"{"[..],
+            b"hello",
+            b"{} {}",
+            b"{}{}",
+            b"\xef\xbb\xbf{\"method\":\"ping\"}",
+            br#"{"method":"tools/call","id":1,"params":{"name":"t","arguments":{"a":NaN}}}"#,
+            br#"{"method":"tools/call","id":1,"params":{"name":"t","arguments":{"a":-Infinity}}}"#,
+            b"{\"method\":\"tools/call\",\"id\":1,\"params\":{\"name\":\"t\",\"arguments\":{\"a\":\"\xff\"}}}",
+            b"{\"method\":\"tools/call\",\"id\":1,\"params\":{\"name\":\"\xc0\xb4\"}}",
+            b"{\"method\":\"tools/call\",\"id\":1,\"params\":{\"name\":\"t\0\"}}",
+            br#"{"method":"tools/call","id":1,"params":{"name":"t"}"#,
+            br#"{'method':'tools/call'}"#,
+            b"NaN",
+            b"[1,",
+        ] {
+            assert_eq!(told_bytes(line), "parse_error null", "{}", String::from_utf8_lossy(line));
+        }
+    }
+
+    #[test]
+    fn members_that_decide_stand_once() {
+        for (line, expected) in [
+            (
+                r#"{"method":"ping","method":"tools/call","id":1}"#,
+                "duplicate_member 1",
+            ),
+            (
+                r#"{"method":"tools/call","m\u0065thod":"ping","id":1}"#,
+                "duplicate_member 1",
+            ),
+            (
+                r#"{"method":"ping","id":1,"id":1}"#,
+                "duplicate_member null",
+            ),
+            (
+                r#"{"method":"ping","id":1,"params":{},"params":{}}"#,
+                "duplicate_member 1",
+            ),
+            (r#"{"id":1,"result":{},"id":2}"#, "duplicate_member null"),
+            (
+                r#"{"jsonrpc":"2.0","jsonrpc":"2.0","method":"ping"}"#,
+                "duplicate_member null",
+            ),
+        ] {
+            assert_eq!(told(line), expected, "{line}");
+        }
+        for params in [
+            r#"{"name":"a","name":"b"}"#,
+            r#"{"name":"a","n\u0061me":"a"}"#,
+            r#"{"name":"a","arguments":{},"arguments":{}}"#,
+            r#"{"name":"a","_meta":{},"_meta":{}}"#,
+            r#"{"name":"a","task":{},"task":{}}"#,
+            r#"{"name":"a","idempotencyKey":"x","idempotencyKey":"x"}"#,
+            r#"{"name":"a","requestState":"x","requestState":"x"}"#,
+            r#"{"name":"a","inputResponses":{},"inputResponses":{}}"#,
+            r#"{"name":"a","_meta":{"checkpoint_seq":1,"checkpoint_seq":1}}"#,
+            r#"{"name":"a","_meta":{"checkpoint_seq":1,"checkpoint_s\u0065q":2}}"#,
+            r#"{"name":"a","_meta":{"checkpoint_later":1,"checkpoint_later":2}}"#,
+            r#"{"name":"a","checkpoint_seq":1,"checkpoint_seq":1}"#,
+            r#"{"name":"a","arguments":{"x":1,"x":1}}"#,
+            r#"{"name":"a","arguments":{"x":[{"y":{"z":1,"\u007a":2}}]}}"#,
+        ] {
+            let line = format!(r#"{{"id":7,"method":"tools/call","params":{params}}}"#);
+            assert_eq!(told(&line), "duplicate_member 7", "{line}");
+        }
+        let line = br#"{"id":7,"method":"tools/call","params":{"name":"a","arguments":{"x":[{"y":1,"y":1}]}}}"#;
+        let ClientLine::Refused(refusal) = read_client(line) else {
+            panic!("it is refused")
+        };
+        assert_eq!(refusal.pointer.as_deref(), Some("/x/0/y"));
+        assert_eq!(refusal.tool.as_deref(), Some("a"));
+        assert!(refusal.is_call && !refusal.reason.contains('y'.to_string().repeat(2).as_str()));
+    }
+
+    #[test]
+    fn case_variants_are_refused_where_we_decide() {
+        for line in [
+            r#"{"Method":"tools/call","id":7,"params":{"name":"t"}}"#,
+            r#"{"METHOD":"ping","id":7}"#,
+            r#"{"method":"ping","id":7,"ID":8}"#,
+            r#"{"method":"ping","id":7,"Params":{}}"#,
+            r#"{"method":"ping","id":7,"param\u017f":{}}"#,
+            r#"{"method":"tools/call","id":7,"params":{"Name":"t"}}"#,
+            r#"{"method":"tools/call","id":7,"params":{"name":"t","Arguments":{}}}"#,
+            r#"{"method":"tools/call","id":7,"params":{"name":"t","argument\u017f":{}}}"#,
+            r#"{"method":"tools/call","id":7,"params":{"name":"t","_Meta":{}}}"#,
+            r#"{"method":"tools/call","id":7,"params":{"name":"t","idempotencykey":"x"}}"#,
+            r#"{"method":"tools/call","id":7,"params":{"name":"t","tas\u212a":{}}}"#,
+            r#"{"method":"tools/call","id":7,"params":{"name":"t","_meta":{"Checkpoint_Seq":1}}}"#,
+            r#"{"method":"tools/call","id":7,"params":{"name":"t","_meta":{"checkpoint_Seq":1}}}"#,
+            r#"{"method":"Tools/Call","id":7,"params":{"name":"t"}}"#,
+            r#"{"method":"tools/call ","id":7,"params":{"name":"t"}}"#,
+            r#"{"method":"\ttools/call\n","id":7,"params":{"name":"t"}}"#,
+            r#"{"method":"\ufefftools/call\u0000","id":7,"params":{"name":"t"}}"#,
+            r#"{"method":"tool\u017f/call","id":7,"params":{"name":"t"}}"#,
+            "{\"method\":\"\u{a0}tools/CALL\u{3000}\",\"id\":7}",
+        ] {
+            assert_eq!(told(line), "invalid_request 7", "{line}");
+        }
+        for fine in [
+            r#"{"method":"ping","id":7,"Name":1,"METHODS":2}"#,
+            r#"{"method":"tools/call","id":7,"params":{"name":"t","arguments":{"Name":1,"name":2}}}"#,
+            r#"{"method":"tools/call","id":7,"params":{"name":"t","_meta":{"Name":1,"ID":2}}}"#,
+        ] {
+            assert!(!told(fine).starts_with("invalid"), "{fine}");
+        }
+    }
+
+    #[test]
+    fn a_call_needs_a_usable_id_and_whole_params() {
+        for (members, expected) in [
+            (r#""params":{"name":"t"}"#, "invalid_request null"),
+            (r#""id":null,"params":{"name":"t"}"#, "invalid_request null"),
+            (r#""id":true,"params":{"name":"t"}"#, "invalid_request null"),
+            (r#""id":[1],"params":{"name":"t"}"#, "invalid_request null"),
+            (
+                r#""id":{"a":1},"params":{"name":"t"}"#,
+                "invalid_request null",
+            ),
+            (r#""id":3"#, "invalid_request 3"),
+            (r#""id":3,"params":null"#, "invalid_request 3"),
+            (r#""id":3,"params":["t",{}]"#, "invalid_request 3"),
+            (r#""id":3,"params":{}"#, "invalid_request 3"),
+            (r#""id":3,"params":{"name":7}"#, "invalid_request 3"),
+            (r#""id":3,"params":{"name":null}"#, "invalid_request 3"),
+            (r#""id":3,"params":{"name":"\ud800"}"#, "invalid_request 3"),
+            (
+                r#""id":3,"params":{"name":"t","arguments":[]}"#,
+                "invalid_request 3",
+            ),
+            (
+                r#""id":3,"params":{"name":"t","arguments":"{}"}"#,
+                "invalid_request 3",
+            ),
+            (
+                r#""id":3,"params":{"name":"t","arguments":1}"#,
+                "invalid_request 3",
+            ),
+            (
+                r#""id":3,"params":{"name":"t","_meta":"x"}"#,
+                "invalid_request 3",
+            ),
+            (
+                r#""id":3,"params":{"name":"t","_meta":{"checkpoint_call_id":5}}"#,
+                "invalid_request 3",
+            ),
+        ] {
+            let line = format!(r#"{{"method":"tools/call",{members}}}"#);
+            assert_eq!(told(&line), expected, "{line}");
+        }
+        let line = |length: usize| {
+            let id = "x".repeat(length - 2);
+            format!(r#"{{"method":"tools/call","id":"{id}","params":{{"name":"t"}}}}"#)
+        };
+        assert_eq!(told(&line(4096)), "call t");
+        assert_eq!(told(&line(ID_BYTES_MAX)), "call t");
+        assert!(told(&line(ID_BYTES_MAX + 1)).starts_with("invalid_request"));
+    }
+
+    #[test]
+    fn other_invalid_messages_are_refused() {
+        for line in [
+            "7",
+            "null",
+            "\"tools/call\"",
+            "true",
+            r#"{"method":7}"#,
+            r#"{"method":["tools/call"]}"#,
+            r#"{"method":null}"#,
+        ] {
+            assert_eq!(told(line), "invalid_request null", "{line}");
+        }
+    }
+
+    #[test]
+    fn arrays_pass_only_without_calls() {
+        let call = r#"{"id":1,"method":"tools/call","params":{"name":"t"}}"#;
+        for (line, expected) in [
+            ("[]".to_owned(), "invalid_request null"),
+            ("[1]".into(), "invalid_request null"),
+            (r#"["tools/call",1]"#.into(), "invalid_request null"),
+            (
+                r#"[{"method":"ping","id":1},[]]"#.into(),
+                "invalid_request null",
+            ),
+            (format!("[[{call}]]"), "invalid_request null"),
+            (format!("[{call}]"), "invalid_request null"),
+            (
+                format!(r#"[{{"method":"ping","id":2}},{call}]"#),
+                "invalid_request null",
+            ),
+            (
+                r#"[{"method":"tools/call"}]"#.into(),
+                "invalid_request null",
+            ),
+            (
+                r#"[{"method":"TOOLS/call","id":1}]"#.into(),
+                "invalid_request null",
+            ),
+            (
+                r#"[{"method":"ping","method":"tools/call"}]"#.into(),
+                "invalid_request null",
+            ),
+            (
+                r#"[{"method":"ping","id":1},{"id":4,"result":{}}]"#.into(),
+                "pass batch",
+            ),
+        ] {
+            assert_eq!(told(&line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn ids_are_equal_by_value_and_kept_by_bytes() {
+        let id = |raw: &'static str| RawId::new(raw.as_bytes()).expect("an id");
+        for (left, right) in [
+            (r#""a""#, r#""\u0061""#),
+            ("1", "1.0"),
+            ("1", "1e0"),
+            ("0", "-0"),
+            (r#""\ud83d\ude00""#, "\"😀\""),
+        ] {
+            assert_eq!(id(left).key(), id(right).key());
+            assert_eq!(id(left).as_bytes(), left.as_bytes());
+        }
+        for (left, right) in [
+            ("1", r#""1""#),
+            (r#""1e0""#, "1"),
+            ("9007199254740993", "9007199254740992"),
+            ("18446744073709551616", "18446744073709551617"),
+            (r#""a""#, r#""A""#),
+            (r#""\ud800""#, r#""\ud801""#),
+        ] {
+            assert_ne!(id(left).key(), id(right).key());
+        }
+        for raw in ["null", "true", "[]", "{}", "NaN", "01", "\"a", "", "1 2"] {
+            assert!(RawId::new(raw.as_bytes()).is_none(), "{raw}");
+        }
+    }
+
+    fn told_upstream(line: &[u8]) -> String {
+        let lossy = |raw: &[u8]| String::from_utf8_lossy(raw).into_owned();
+        match read_upstream(line) {
+            UpstreamLine::Noise => "noise".into(),
+            UpstreamLine::Other => "other".into(),
+            UpstreamLine::Message { method, id, .. } => {
+                format!(
+                    "message {method} {}",
+                    id.map_or("-".into(), |id| lossy(id.as_bytes()))
+                )
+            }
+            UpstreamLine::Answer(answer) => {
+                let (name, raw) = match answer.outcome {
+                    Raw::Result(raw) => ("result", raw),
+                    Raw::Error(raw) => ("error", raw),
+                };
+                let strict = if answer.is_strict() {
+                    "strict"
+                } else {
+                    "loose"
+                };
+                format!(
+                    "{} {name} {} {strict}",
+                    lossy(answer.id.as_bytes()),
+                    lossy(raw)
+                )
+            }
+        }
+    }
+
+    #[test]
+    fn answers_are_found_in_every_line_that_holds_one() {
+        for (line, expected) in [
+            (
+                &br#"{"jsonrpc":"2.0","id":1,"result":{"content":[]}}"#[..],
+                r#"1 result {"content":[]} strict"#,
+            ),
+            (
+                br#"{"result":{"id":9,"method":"x"},"id":"q"}"#,
+                r#""q" result {"id":9,"method":"x"} strict"#,
+            ),
+            (
+                br#" {"id":1,"error":{"code":-1}} "#,
+                r#"1 error {"code":-1} strict"#,
+            ),
+            (
+                br#"{"id":1,"result":{"n":NaN}}"#,
+                r#"1 result {"n":NaN} loose"#,
+            ),
+            (
+                b"{\"id\":1,\"result\":{\"s\":\"\xff\"}}",
+                "1 result {\"s\":\"\u{fffd}\"} loose",
+            ),
+            (b"\xef\xbb\xbf{\"id\":1,\"result\":{}}", "1 result {} loose"),
+            (br#"{"id":1,"id":2,"result":{}}"#, "2 result {} strict"),
+            (
+                br#"{"id":1,"result":{"a":1,"a":2}}"#,
+                r#"1 result {"a":1,"a":2} strict"#,
+            ),
+            (
+                br#"{"id":1,"result":null,"error":{"code":1}}"#,
+                r#"1 error {"code":1} strict"#,
+            ),
+            (
+                br#"{"id":1,"result":{},"error":null}"#,
+                "1 result {} strict",
+            ),
+            (br#"{"id":1,"result":{}} trailing"#, "1 result {} loose"),
+            (br#"{"id":1,"result":{},}"#, "1 result {} loose"),
+            (
+                br#"{"id":1,"method":null,"result":{}}"#,
+                "1 result {} strict",
+            ),
+            (
+                br#"{"id":1,"result":"}{\"id\":5"}"#,
+                r#"1 result "}{\"id\":5" strict"#,
+            ),
+            (br#"{"\u0069d":1,"r\u0065sult":1}"#, "1 result 1 strict"),
+            (b"{\"id\":1,\"result\":{}}\r\n", "1 result {} strict"),
+        ] {
+            assert_eq!(
+                told_upstream(line),
+                expected,
+                "{}",
+                String::from_utf8_lossy(line)
+            );
+        }
+    }
+
+    #[test]
+    fn other_lines_of_the_upstream() {
+        for (line, expected) in [
+            (&b"starting on port 1"[..], "noise"),
+            (b"", "noise"),
+            (b" \r", "noise"),
+            (b"\xef\xbb\xbf", "noise"),
+            (b"[1]", "other"),
+            (b" [INFO] x", "other"),
+            (b"{}", "other"),
+            (br#"{"id":null,"error":{}}"#, "other"),
+            (br#"{"error":{}}"#, "other"),
+            (br#"{"id":1}"#, "other"),
+            (br#"{"id":1,"method":"x","result":{}}"#, "message x 1"),
+            (
+                br#"{"method":"notifications/progress","params":{}}"#,
+                "message notifications/progress -",
+            ),
+            (
+                br#"{"method":"sampling/createMessage","id":0}"#,
+                "message sampling/createMessage 0",
+            ),
+            (br#"{"method":7,"id":0,"result":{}}"#, "other"),
+            (b"{oops", "other"),
+            (b"{\"result\":{\"s\":\"cut", "other"),
+        ] {
+            assert_eq!(
+                told_upstream(line),
+                expected,
+                "{}",
+                String::from_utf8_lossy(line)
+            );
+        }
+    }
+
+    #[test]
+    fn a_cancellation_names_its_request() {
+        let id =
+            |params: &'static str| cancelled_request_id(params.as_bytes()).map(|id| id.as_bytes());
+        assert_eq!(
+            id(r#"{"requestId":"\u0061","reason":"x"}"#),
+            Some(&br#""\u0061""#[..])
+        );
+        assert_eq!(id(r#"{"requestId":1e0}"#), Some(&b"1e0"[..]));
+        assert_eq!(id(r#"{"requestId":null}"#), None);
+        assert_eq!(id("[]"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_panics(line in proptest::collection::vec(any::<u8>(), 0..80)) {
+            told_bytes(&line);
+            told_upstream(&line);
+        }
+
+        #[test]
+        fn no_likely_line_panics(line in r#"\{("id"|"method"|"params"|"result"|"tools/call"|[:,{}\[\]0-9" ]){0,14}\}?"#) {
+            told(&line);
+            told_upstream(line.as_bytes());
+        }
+
+        #[test]
+        fn nothing_that_a_common_parser_takes_for_a_call_passes(
+            method in r#"[ \t]?[tT]ools(/|\\/|\\u002[fF])cal[lL][ ]?"#,
+            key in r#"(m|M|\\u006d)ethod"#,
+            before in r#"("method":"ping",|"id":1,|"x":\{"method":"ping"\},)?"#,
+        ) {
+            let method = method.replace('\t', "\\t");
+            let line = format!(r#"{{{before}"{key}":"{method}","params":{{"name":"t"}}}}"#);
+            let told = told(&line);
+            prop_assert!(!told.starts_with("pass"), "{} {}", line, told);
+        }
+    }
+}

@@ -173,3 +173,93 @@ fn text(raw: &[u8]) -> Option<String> {
     (json::kind(raw) == Kind::String)
         .then(|| String::from_utf8_lossy(&json::string(raw)).into_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn complete_results() {
+        let view = read_result(br#"{"content":[],"isError":true,"structuredContent":[1]}"#);
+        assert!(view.is_error && view.is_object && !view.is_input_required());
+        assert_eq!((view.result_type, view.task), (None, None));
+        assert_eq!(view.structured_content, Some(Kind::Array));
+        assert!(!read_result(br#"{"isError":"true"}"#).is_error);
+        assert!(!read_result(b"7").is_object);
+        assert_eq!(
+            read_result(br#"{"resultType":"odd"}"#)
+                .result_type
+                .as_deref(),
+            Some("odd")
+        );
+    }
+
+    #[test]
+    fn questions() {
+        let raw = br#"{"resultType":"input_required","inputRequests":{"b":{},"a":{}},"requestState":"s"}"#;
+        let view = read_result(raw);
+        assert!(view.is_input_required());
+        assert_eq!(view.input_request_keys, ["a", "b"]);
+        assert_eq!(view.request_state, Some(&br#""s""#[..]));
+        let view = read_result(br#"{"resultType":"input_required","requestState":null}"#);
+        assert_eq!(view.request_state, None);
+    }
+
+    #[test]
+    fn tasks_of_both_generations() {
+        let handle = Some(TaskHandle {
+            task_id: "1".into(),
+            created_at: Some("z".into()),
+        });
+        let legacy = br#"{"task":{"taskId":"1","status":"working","createdAt":"z"}}"#;
+        assert_eq!(read_result(legacy).task, handle);
+        let modern = br#"{"resultType":"task","taskId":"1","status":"working","createdAt":"z"}"#;
+        assert_eq!(read_result(modern).task, handle);
+        for none in [
+            &br#"{"taskId":"1","createdAt":"z"}"#[..],
+            br#"{"resultType":"complete","task":{"taskId":"1"}}"#,
+            br#"{"task":{"taskId":7}}"#,
+            br#"{"task":null}"#,
+        ] {
+            assert_eq!(read_result(none).task, None);
+        }
+        let raw = br#"{"resultType":"complete","taskId":"1","createdAt":"z","status":"failed","error":{"code":1}}"#;
+        let view = read_task(raw).expect("a task");
+        assert_eq!(Some(view.handle), handle);
+        assert_eq!(view.status.as_deref(), Some("failed"));
+        assert_eq!(
+            (view.result, view.error),
+            (None, Some(&br#"{"code":1}"#[..]))
+        );
+        assert_eq!(task_id(br#"{"taskId":"\u0031"}"#).as_deref(), Some("1"));
+        assert_eq!(read_task(b"{}"), None);
+    }
+
+    #[test]
+    fn errors() {
+        for (raw, expected) in [
+            (r#"{"code":-32602,"message":"m"}"#, Some(-32602)),
+            (r#"{"code":-32602.0}"#, Some(-32602)),
+            (r#"{"code":0}"#, Some(0)),
+            (r#"{"code":1e3}"#, Some(1000)),
+            (r#"{"code":1.5}"#, None),
+            (r#"{"code":1e400}"#, None),
+            (r#"{"code":"-1"}"#, None),
+            ("null", None),
+        ] {
+            assert_eq!(read_error(raw.as_bytes()).code, expected, "{raw}");
+        }
+        let error = |code| ErrorView {
+            code: Some(code),
+            message: String::new(),
+        };
+        for code in [-32020, -32021, -32022, -32042] {
+            assert!(error(code).is_not_executed());
+        }
+        for code in [-32602, -32603, -32000, 7702] {
+            assert!(!error(code).is_not_executed());
+        }
+        assert!(error(-32000).is_connection_closed());
+        assert_eq!(read_error(br#"{"message":"a\u0062"}"#).message, "ab");
+    }
+}

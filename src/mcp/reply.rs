@@ -566,3 +566,250 @@ impl Object {
         self.0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mcp::frame::{UpstreamLine, read_upstream};
+    use std::collections::BTreeMap;
+
+    fn text(line: &[u8]) -> &str {
+        std::str::from_utf8(line).expect("UTF-8")
+    }
+
+    fn id(raw: &str) -> Option<RawId<'_>> {
+        RawId::new(raw.as_bytes())
+    }
+
+    fn whole() -> Refusal {
+        Refusal {
+            workflow_id: Some("w".into()),
+            branch: Some(0),
+            seq: Some(7),
+            tool: Some("charge".into()),
+            attempt: Some(1),
+            letter: Some("@E".into()),
+            journaled: Some(Journaled {
+                signature: Some("aa".into()),
+                status: "PENDING".into(),
+                created_at: "2026-01-01T00:00:00Z".into(),
+            }),
+            incoming_signature: Some("bb".into()),
+            hint: Some("checkpoint resolve 7 --journal run.db".into()),
+            ..Refusal::new(RefusalKind::InDoubt)
+        }
+    }
+
+    #[test]
+    fn the_list_of_codes_is_the_contract_s() {
+        let list: BTreeMap<_, _> = RefusalKind::ALL
+            .iter()
+            .map(|kind| (kind.name(), (kind.code(), kind.side_effect().name())))
+            .collect();
+        let expected = BTreeMap::from([
+            ("divergence", (7701, "not_started")),
+            ("in_doubt", (7702, "unknown")),
+            ("outcome_unknown", (7703, "unknown")),
+            ("in_flight", (7704, "unknown")),
+            ("abandoned", (7705, "unknown")),
+            ("result_expired", (7706, "completed")),
+            ("journal_unavailable", (7707, "not_started")),
+            ("upstream_unavailable", (7708, "not_started")),
+            ("denied", (7709, "not_started")),
+            ("message_too_large", (7710, "not_started")),
+            ("not_replayable", (7711, "completed")),
+            ("quarantined", (7712, "unknown")),
+            ("limit_reached", (7713, "not_started")),
+            ("stale_generation", (7714, "not_started")),
+            ("invalid_seq", (-32602, "not_started")),
+            ("invalid_key", (-32602, "not_started")),
+            ("invalid_workflow", (-32602, "not_started")),
+            ("duplicate_member", (-32602, "not_started")),
+            ("invalid_request", (-32600, "not_started")),
+            ("parse_error", (-32700, "not_started")),
+        ]);
+        assert_eq!(list, expected);
+        assert_eq!(RefusalKind::ALL.len(), expected.len());
+        for kind in RefusalKind::ALL {
+            assert_eq!(kind.words(), kind.name().replace('_', "-"));
+        }
+    }
+
+    #[test]
+    fn data_has_the_contract_s_shape() {
+        assert_eq!(
+            whole().data(),
+            r#"{"kind":"in_doubt","side_effect":"unknown","retryable":false,"workflow_id":"w","branch":0,"seq":7,"tool":"charge","attempt":1,"letter":"@E","journaled":{"signature":"aa","status":"PENDING","created_at":"2026-01-01T00:00:00Z"},"incoming":{"signature":"bb"},"hint":"checkpoint resolve 7 --journal run.db"}"#
+        );
+        let mut refusal = Refusal::new(RefusalKind::Divergence);
+        refusal.diff = vec!["/a".into(), "/b\"".into()];
+        assert!(refusal.data().contains(r#""diff":["/a","/b\""]"#));
+    }
+
+    #[test]
+    fn every_message_stands_alone() {
+        for &kind in RefusalKind::ALL {
+            for side_effect in [
+                SideEffect::NotStarted,
+                SideEffect::Unknown,
+                SideEffect::Completed,
+            ] {
+                let message = Refusal {
+                    kind,
+                    side_effect,
+                    ..whole()
+                }
+                .message();
+                let start = format!("checkpoint: {} at seq 7, tool \"charge\": ", kind.words());
+                assert!(message.starts_with(&start), "{message}");
+                assert!(
+                    message.contains("Do not ") && message.contains("verif"),
+                    "{message}"
+                );
+                assert!(message.ends_with(" Operator: checkpoint resolve 7 --journal run.db"));
+                assert!(!message.contains("  "), "{message}");
+            }
+        }
+        assert!(
+            Refusal::new(RefusalKind::ParseError)
+                .message()
+                .starts_with("checkpoint: parse-error: ")
+        );
+        let mut refusal = whole();
+        refusal.kind = RefusalKind::Divergence;
+        refusal.diff = (0..6).map(|place| format!("/{place}")).collect();
+        assert!(
+            refusal
+                .message()
+                .contains("; differs at /0, /1, /2, /3, /4 and more. ")
+        );
+        refusal.tool = Some("x".repeat(100_000));
+        assert!(refusal.message().len() < 1000);
+    }
+
+    #[test]
+    fn lines_carry_the_caller_s_own_id() {
+        let line = answer(id(r#""\u0061""#), Raw::Result(b"{\n\"a\":1}"));
+        assert_eq!(
+            text(&line),
+            "{\"jsonrpc\":\"2.0\",\"id\":\"\\u0061\",\"result\":{ \"a\":1}}\n"
+        );
+        let line = answer(None, Raw::Error(b"{}"));
+        assert_eq!(
+            text(&line),
+            "{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{}}\n"
+        );
+        let line = plain_error(id("1.0"), -32000, "gone\n");
+        assert_eq!(
+            text(&line),
+            "{\"jsonrpc\":\"2.0\",\"id\":1.0,\"error\":{\"code\":-32000,\"message\":\"gone\\n\"}}\n"
+        );
+    }
+
+    #[test]
+    fn a_refusal_is_an_error_or_a_result() {
+        let line = refusal_as_error(id("3"), &whole());
+        let value: serde_json::Value = serde_json::from_slice(&line).expect("JSON");
+        assert_eq!(value["error"]["code"], 7702);
+        assert_eq!(value["error"]["message"], whole().message());
+        assert_eq!(value["error"]["data"]["seq"], 7);
+        for with_result_type in [false, true] {
+            let line = refusal_as_result(id("3"), &whole(), with_result_type);
+            let value: serde_json::Value = serde_json::from_slice(&line).expect("JSON");
+            let result = &value["result"];
+            assert_eq!(result["isError"], true);
+            assert_eq!(result["content"][0]["text"], whole().message());
+            assert_eq!(result["structuredContent"]["kind"], "in_doubt");
+            assert_eq!(result.get("resultType").is_some(), with_result_type);
+        }
+    }
+
+    #[test]
+    fn a_line_s_refusal_names_the_member_for_the_client_only() {
+        let line =
+            br#"{"id":1,"method":"tools/call","params":{"name":"t","arguments":{"a":1,"a":2}}}"#;
+        let crate::mcp::frame::ClientLine::Refused(refused) = crate::mcp::frame::read_client(line)
+        else {
+            panic!("it is refused")
+        };
+        let refusal = Refusal::of_line(&refused);
+        assert!(refusal.data().contains(r#""tool":"t","pointer":"/a""#));
+        assert!(!refusal.message().contains("/a"));
+    }
+
+    #[test]
+    fn an_annotation_changes_nothing_else() {
+        let full = Annotation {
+            seq: Some(7),
+            attempt: Some(2),
+            replayed: Some(true),
+            completed_at: Some("z".into()),
+            journaled: None,
+        };
+        let mark = r#"{"seq":7,"attempt":2,"replayed":true,"completed_at":"z"}"#;
+        for (before, after) in [
+            (
+                r#"{"id":1,"result":{ }}"#,
+                r#"{"id":1,"result":{"_meta":{"checkpoint":#} }}"#,
+            ),
+            (
+                r#"{"result":{"n":1e400,"_meta":{"x":1} },"id":1}"#,
+                r#"{"result":{"n":1e400,"_meta":{"x":1,"checkpoint":#} },"id":1}"#,
+            ),
+            (
+                r#"{"id":1,"result":{"_meta":{"checkpoint":[1],"x":1}}}"#,
+                r#"{"id":1,"result":{"_meta":{"checkpoint":#,"x":1}}}"#,
+            ),
+            (
+                r#"{"id":1,"error":{"code":1}}"#,
+                r#"{"id":1,"error":{"code":1,"data":{"_meta":{"checkpoint":#}}}}"#,
+            ),
+            (
+                r#"{"id":1,"error":{"code":1,"data":{"a":1}}}"#,
+                r#"{"id":1,"error":{"code":1,"data":{"a":1,"_meta":{"checkpoint":#}}}}"#,
+            ),
+            (
+                r#"{"id":1,"error":{"data":"text"}}"#,
+                r#"{"id":1,"error":{"data":"text"}}"#,
+            ),
+            (r#"{"id":1,"result":null}"#, r#"{"id":1,"result":null}"#),
+            (r#"{"id":1,"result":[]}"#, r#"{"id":1,"result":[]}"#),
+            (
+                r#"{"id":1,"result":{"_meta":7}}"#,
+                r#"{"id":1,"result":{"_meta":7}}"#,
+            ),
+            ("noise", "noise"),
+        ] {
+            let (before, after) = (format!("{before}\r\n"), format!("{after}\r\n"));
+            let after = after.replace('#', mark);
+            assert_eq!(text(&annotate(before.as_bytes(), &full)), after);
+        }
+        let line = annotate(b"{\"id\":1,\"result\":{}}\n", &Annotation::not_journaled(3));
+        assert_eq!(
+            text(&line),
+            "{\"id\":1,\"result\":{\"_meta\":{\"checkpoint\":{\"seq\":3,\"journaled\":false}}}}\n"
+        );
+        assert_eq!(
+            Annotation::redelivered(3).text(),
+            r#"{"seq":3,"replayed":true}"#
+        );
+        assert!(matches!(read_upstream(&line), UpstreamLine::Answer(answer) if answer.is_strict()));
+    }
+
+    #[test]
+    fn a_result_type_is_added_and_never_changed() {
+        assert_eq!(
+            text(&with_result_type(b"{}")),
+            r#"{"resultType":"complete"}"#
+        );
+        assert_eq!(
+            text(&with_result_type(br#"{"content":[]}"#)),
+            r#"{"content":[],"resultType":"complete"}"#
+        );
+        assert_eq!(
+            text(&with_result_type(br#"{"resultType":"odd"}"#)),
+            r#"{"resultType":"odd"}"#
+        );
+        assert_eq!(text(&with_result_type(b"[]")), "[]");
+    }
+}
