@@ -14,7 +14,7 @@ use comfy_table::{Row, Table, Width};
 use serde::Serialize;
 
 use super::error::CliError;
-use super::escape::escape;
+use super::escape::{escape, escape_json};
 use super::view::Time;
 
 /// Version of the JSON documents; it rises when a member changes its meaning or goes away.
@@ -172,7 +172,7 @@ impl Output {
         let mut text = serde_json::to_string_pretty(document)
             .map_err(|error| CliError::from(io::Error::from(error)))?;
         text.push('\n');
-        self.bytes(text.as_bytes())
+        self.bytes(escape_json(&text).as_bytes())
     }
 
     /// Writes one line of talk to stderr. It is lost if stderr is closed.
