@@ -110,7 +110,7 @@ impl Output {
         };
         let look = Look {
             colour,
-            width: is_terminal.then(|| Table::new().width()).flatten(),
+            width: is_terminal.then(terminal_width).flatten(),
             times: if is_terminal {
                 Times::Since(Time::now())
             } else {
@@ -179,6 +179,11 @@ impl Output {
     pub fn note(&self, text: &str) {
         let _ = writeln!(io::stderr().lock(), "checkpoint: {}", escape(text));
     }
+}
+
+/// Returns the terminal's columns; a pseudo-terminal that nobody sized says 0, which is no width.
+fn terminal_width() -> Option<u16> {
+    Table::new().width().filter(|width| *width > 0)
 }
 
 /// What a cell's colour says.
