@@ -104,7 +104,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                 match lifecycle::void(&stored.entry, self.now, asked) {
                     Ok(transition) => {
                         self.write(transition, None, None, Some(event))?;
-                        Ok(Done::Settled)
+                        Ok(Done::Settled(self.now))
                     }
                     Err(_) => Ok(Done::Stale),
                 }
@@ -119,7 +119,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                 if let Ok(transition) = lifecycle::give_up(&stored.entry, gave_up) {
                     self.write(transition, None, None, Some(event))?;
                 }
-                Ok(Done::Settled)
+                Ok(Done::Settled(self.now))
             }
         }
     }
@@ -178,7 +178,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                 entry.fence,
             ));
         }
-        Ok(Done::Settled)
+        Ok(Done::Settled(self.now))
     }
 
     /// Returns the question that this round answered, if it is a further one.
@@ -260,7 +260,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                 task: None,
             };
             self.write(transition, None, Some(outcome), None)?;
-            return Ok(Done::Settled);
+            return Ok(Done::Settled(self.now));
         }
         Ok(Done::Noted)
     }

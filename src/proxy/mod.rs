@@ -8,3 +8,4 @@ pub mod pipe;
 mod pre_exec;
 pub mod signals;
 pub mod stderr;
+pub mod session;

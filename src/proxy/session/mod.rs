@@ -21,7 +21,7 @@ mod known;
 mod queue;
 mod upstream;
 
-pub use ends::{Evidence, Phase, UpstreamEnd};
+pub use ends::{Evidence, Phase, RunEnd, UpstreamEnd};
 pub use known::Known;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -207,9 +207,6 @@ pub struct Session {
     ops: Vec<(Asked, Op)>,
     /// The batch that the journal has.
     asked: Vec<Asked>,
-    /// The ops of the batch that the journal has, for when it must be tried again or given up.
-    batch: Vec<Op>,
-    batch_since: Option<Instant>,
     /// Events that may wait for the next commit.
     lazy: Vec<Op>,
     lazy_since: Option<Instant>,
@@ -258,8 +255,6 @@ impl Session {
             down: queue::DownQueue::default(),
             ops: Vec::new(),
             asked: Vec::new(),
-            batch: Vec::new(),
-            batch_since: None,
             lazy: Vec::new(),
             lazy_since: None,
             undelivered: VecDeque::new(),
@@ -349,7 +344,7 @@ impl Session {
     /// Returns whether a flight is still open: called and neither answered nor given up for good.
     #[must_use]
     pub fn has_calls(&self) -> bool {
-        !self.flights.is_empty() || !self.batch.is_empty() || !self.ops.is_empty()
+        !self.flights.is_empty() || !self.asked.is_empty() || !self.ops.is_empty()
     }
 
     fn say(&mut self, level: Level, text: impl Into<String>) {
