@@ -130,8 +130,8 @@ fn is_header(body: &[u8]) -> bool {
     })
 }
 
-/// The members of an envelope that decide; each may stand once.
-const ENVELOPE: [&str; 4] = ["jsonrpc", "method", "id", "params"];
+/// The members of an envelope that decide; a variant of their case is refused.
+const ENVELOPE: [&str; 3] = ["method", "id", "params"];
 
 fn read_message(object: &[u8]) -> ClientLine<'_> {
     let [mut method, mut id, mut params] = [None; 3];
@@ -614,6 +614,26 @@ mod tests {
         ] {
             assert_eq!(told(&line), expected, "{line}");
         }
+    }
+
+    #[test]
+    fn no_depth_needs_a_deep_stack() {
+        let small_stack = std::thread::Builder::new().stack_size(256 * 1024);
+        let thread = small_stack.spawn(|| {
+            let depth = 100_000;
+            let deep = [r#"{"a":["#.repeat(depth), "]}".repeat(depth)].concat();
+            let line = format!(
+                r#"{{"method":"tools/call","id":1,"params":{{"name":"t","arguments":{deep}}}}}"#
+            );
+            assert_eq!(told(&line), "call t");
+            assert_eq!(
+                told(&["[".repeat(depth), "]".repeat(depth)].concat()),
+                "invalid_request null"
+            );
+            assert!(json::canonical(deep.as_bytes(), &mut |_| {}).is_ok());
+            assert!(json::diff(deep.as_bytes(), deep.as_bytes(), 1).is_empty());
+        });
+        thread.expect("a thread").join().expect("no overflow");
     }
 
     proptest! {
