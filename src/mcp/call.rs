@@ -5,8 +5,9 @@
 
 use std::borrow::Cow;
 
-use super::frame::{LineRefusal, RawId, case_variant, is_variant_of_prefix};
-use super::reply::RefusalKind;
+use super::frame::{LineRefusal, case_variant, is_variant_of_prefix};
+use super::id::RawId;
+use super::refusal::RefusalKind;
 use crate::json::{self, Kind, Member};
 
 /// Longest workflow id, key and call id, in bytes.

@@ -8,7 +8,10 @@
 
 pub mod call;
 pub mod frame;
+pub mod id;
 pub mod identity;
 pub mod listing;
 pub mod outcome;
+pub mod refusal;
 pub mod reply;
+pub mod upstream;
