@@ -442,3 +442,6 @@ impl Watch {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
