@@ -442,7 +442,12 @@ pub fn prepare_parent(journal: &JournalPath) -> Result<(), CannotUse> {
     let companions = Companion::ALL.map(|companion| journal.companion(companion));
     for path in std::iter::once(journal.as_path()).chain(companions.iter().map(PathBuf::as_path)) {
         if lstat(path)?.is_some_and(|metadata| metadata.is_file()) {
-            require_access(path, AccessFlags::R_OK | AccessFlags::W_OK)?;
+            match require_access(path, AccessFlags::R_OK | AccessFlags::W_OK) {
+                // The last process that had the journal open took its log away just now.
+                Err(CannotUse::NotWritable { source, .. })
+                    if source.kind() == io::ErrorKind::NotFound => {}
+                result => result?,
+            }
         }
     }
     Ok(())
