@@ -13,6 +13,8 @@ pub mod cannot_use;
 pub mod conformance;
 pub mod connection;
 pub mod filesystem;
+#[cfg(test)]
+pub(crate) mod fixture;
 pub(crate) mod header;
 pub mod key;
 pub mod locks;
