@@ -4,7 +4,7 @@ use std::process::Output;
 
 use serde_json::{Value, json};
 
-use crate::world::{Call, World, assert_done, member_bytes, result_bytes};
+use crate::world::{Call, World, assert_done, checkpoint, member_bytes, result_bytes};
 
 /// Usage errors have a code of their own.
 const USAGE: i32 = 2;
@@ -52,7 +52,7 @@ fn the_upstream_is_named_in_exactly_one_way() {
     let world = World::new();
     let both = world.proxy().flags(["--upstream-cmd", "true"]).run(b"");
     assert_usage_error(&world, &both, "--upstream-cmd");
-    let mut none = world.command(crate::world::CHECKPOINT);
+    let mut none = world.command(checkpoint());
     let none = none.arg("--journal").arg(world.journal()).output().unwrap();
     assert_usage_error(&world, &none, "--upstream-cmd");
 }
@@ -121,7 +121,7 @@ fn the_version_is_told_also_beside_other_flags() {
         vec!["--journal", "run.db", "--version"],
         vec!["--version", "--keep-identity"],
     ] {
-        let mut command = world.command(crate::world::CHECKPOINT);
+        let mut command = world.command(checkpoint());
         let output = command.args(&flags).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{flags:?}: {output:?}");
         let stdout = String::from_utf8(output.stdout).unwrap();
@@ -201,7 +201,7 @@ fn the_stateless_revisions_identity_changes_in_discover_alone() {
 #[test]
 fn the_environment_says_what_the_flags_say_and_the_flags_win() {
     let world = World::new();
-    let mut command = world.command(crate::world::CHECKPOINT);
+    let mut command = world.command(checkpoint());
     let input = Call::charge(1).seq(1).line() + "\n";
     std::fs::write(world.path("input"), input).unwrap();
     let output = command

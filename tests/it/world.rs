@@ -25,11 +25,18 @@ use serde_json::{Value, json};
 /// How long anything may take before a test calls it hung.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
-pub(crate) const CHECKPOINT: &str = env!("CARGO_BIN_EXE_checkpoint");
 pub(crate) const UPSTREAM: &str = env!("CARGO_BIN_EXE_scripted-upstream");
 
 /// Set, no proxy is started: the tests talk to the upstream itself (to try the harness alone).
 const DIRECT: &str = "CHECKPOINT_IT_DIRECT";
+
+/// The path of another build of the proxy to test instead of this one.
+const PROGRAM: &str = "CHECKPOINT_IT_PROGRAM";
+
+/// The proxy under test.
+pub(crate) fn checkpoint() -> OsString {
+    std::env::var_os(PROGRAM).unwrap_or_else(|| env!("CARGO_BIN_EXE_checkpoint").into())
+}
 
 pub(crate) struct World {
     folder: tempfile::TempDir,
@@ -112,7 +119,7 @@ impl World {
 
     /// Runs a command of the operator's on this world's journal.
     pub(crate) fn operator(&self, words: &[&str]) -> Output {
-        let mut command = self.command(CHECKPOINT);
+        let mut command = self.command(checkpoint());
         command.args(words).arg("--journal").arg(self.journal());
         command.stdin(Stdio::null()).output().unwrap()
     }
@@ -214,6 +221,23 @@ impl World {
     }
 }
 
+impl Drop for World {
+    /// Leaves no process behind, also where the proxy under test did.
+    fn drop(&mut self) {
+        let told = self
+            .bench
+            .told
+            .lock()
+            .unwrap_or_else(|told| told.into_inner());
+        for (_, pid) in &told.hellos {
+            // An open connection is a living process, so the id is still its own.
+            if !told.gone.contains(pid) {
+                let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+            }
+        }
+    }
+}
+
 /// What runs behind the proxy.
 enum Upstream {
     /// The scripted one, with options, after `--`.
@@ -296,7 +320,7 @@ impl Setup<'_> {
             }
             return words;
         }
-        words.push(CHECKPOINT.into());
+        words.push(checkpoint());
         words.extend(self.flags.iter().cloned());
         if let Some(journal) = &self.journal {
             words.extend(["--journal".into(), journal.into()]);
