@@ -571,7 +571,9 @@ fn requests_of_the_upstream_pass_with_an_id_that_the_client_uses_too() {
 #[test]
 fn a_cancellation_follows_its_call_and_the_upstream_lives_on() {
     let world = World::new();
-    let mut proxy = world.proxy().start();
+    // No answer will ever come, so the end of input would wait for one.
+    let flags = ["--drain-timeout", "200ms"];
+    let mut proxy = world.proxy().flags(flags).start();
     let script = json!({"hold_after": "h", "on_cancel": "silent"});
     let both = Call::charge(1).seq(1).script(script).line()
         + "\n"
