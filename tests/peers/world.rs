@@ -18,6 +18,12 @@ use crate::setup::{Node, Python, text};
 /// How long anything in these tests may take before it counts as hung.
 pub(crate) const PATIENCE_MS: u16 = 60_000;
 
+/// Stops the clock of git and of GitPython, so that equal commits have equal names.
+pub(crate) const GIT_CLOCK: [(&str, &str); 2] = [
+    ("GIT_AUTHOR_DATE", "1700000000 +0000"),
+    ("GIT_COMMITTER_DATE", "1700000000 +0000"),
+];
+
 /// Whether the proxy is left out (`PEERS_DIRECT=1`).
 pub(crate) fn is_direct() -> bool {
     std::env::var_os("PEERS_DIRECT").is_some()
@@ -218,12 +224,13 @@ fn fifo(path: &Path) -> File {
         .expect("the fifo is there")
 }
 
-fn git(folder: &Path, arguments: &[&str]) -> String {
+pub(crate) fn git(folder: &Path, arguments: &[&str]) -> String {
     let mut command = Command::new("git");
     command
         .args(arguments)
         .current_dir(folder)
         .stdin(Stdio::null());
+    command.envs(GIT_CLOCK);
     command
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .env("GIT_CONFIG_NOSYSTEM", "1");
