@@ -5,7 +5,7 @@
 //! with that journal, where no call may reach the upstream. Nothing is parsed and
 //! printed again on the way, so lines are compared as bytes.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::setup::{self, fixture, text};
@@ -153,8 +154,7 @@ fn same_bytes(
     let answers = |heard: &[String]| -> Vec<String> {
         heard
             .iter()
-            .filter(|line| is_answer(line) && calls.contains(&id_of(line)))
-            .cloned()
+            .filter_map(|line| outcome(line, &calls))
             .collect()
     };
     assert_eq!(
@@ -323,8 +323,14 @@ fn is_call(line: &str) -> bool {
     serde_json::from_str::<Value>(line).is_ok_and(|message| message["method"] == "tools/call")
 }
 
-fn is_answer(line: &str) -> bool {
-    serde_json::from_str::<Value>(line).is_ok_and(|message| message.get("method").is_none())
+/// Returns the id and the outcome's own bytes, if this line answers one of the calls.
+///
+/// A replay keeps those bytes; the order of the members around them is not promised.
+fn outcome(line: &str, calls: &[Value]) -> Option<String> {
+    let members: HashMap<String, Box<RawValue>> = serde_json::from_str(line).ok()?;
+    let outcome = members.get("result").or_else(|| members.get("error"))?;
+    let id = id_of(line);
+    calls.contains(&id).then(|| format!("{id} {outcome}"))
 }
 
 /// Returns the line with `0` for each digit: what is left is where it tells the time.
