@@ -1,1 +1,256 @@
-//! Room `cli`.
+//! The command line: what the user asked for, in types, and what the user is told.
+//!
+//! `checkpoint` without a command runs the proxy; each other command is one file here (its `Args`
+//! with the help as doc comments, and `run`) and one variant of [`Command`]. Output goes through
+//! `output.rs`, errors through `error.rs`, endings through `exit.rs`.
+//!
+//! Invariants: whatever can't be used is refused with code 2 before anything starts; data goes to
+//! stdout and talk to stderr. This room must not decide about calls, nor write an entry: it asks
+//! `guard` and shows what it says.
+
+mod completions;
+mod demo;
+pub mod error;
+pub mod escape;
+pub mod exit;
+pub mod logging;
+mod ls;
+pub mod output;
+mod proxy_args;
+mod run;
+pub mod settings;
+mod show;
+pub mod values;
+pub mod view;
+
+use std::ffi::OsString;
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+
+use error::CliError;
+use exit::Exit;
+use logging::{LogFormat, LogLevel, LogSettings};
+use output::{ColorChoice, Output};
+use proxy_args::{PRINT_VERSION, ProxyArgs};
+use settings::Env;
+
+/// A stdio proxy that makes MCP tool calls safe to resume
+///
+/// It stands between an MCP client and an upstream MCP server and journals every tools/call before
+/// the upstream may see it and again before the client may see the answer. After a crash, a call
+/// that was finished is answered from the journal and does not run again; one that was cut off is
+/// in doubt, is refused, and is shown, until somebody who knows settles it.
+#[derive(Parser, Debug)]
+#[command(
+    name = "checkpoint",
+    bin_name = "checkpoint",
+    override_usage = USAGE,
+    after_help = "`checkpoint --help` says more, with examples and the exit codes.",
+    disable_version_flag = true,
+    disable_help_subcommand = true,
+    args_conflicts_with_subcommands = true,
+    subcommand_help_heading = "Commands (each has its own --help)",
+    max_term_width = 100,
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+
+    #[command(flatten)]
+    proxy: ProxyArgs,
+
+    #[command(flatten)]
+    log: LogArgs,
+}
+
+const USAGE: &str = "checkpoint [OPTIONS] --upstream-cmd <CMD>
+       checkpoint [OPTIONS] -- <PROGRAM> [ARG]...
+       checkpoint <COMMAND>";
+
+/// One variant a command; its file holds the rest.
+#[derive(Subcommand, Debug)]
+enum Command {
+    Ls(ls::LsArgs),
+    Show(show::ShowArgs),
+    Demo(demo::DemoArgs),
+    Completions(completions::CompletionsArgs),
+}
+
+/// Flags about log lines.
+#[derive(Args, Debug)]
+struct LogArgs {
+    /// Least urgent log lines, written to stderr [env: CHECKPOINT_LOG] [default: warn]
+    #[arg(
+        long,
+        value_name = "LEVEL",
+        value_enum,
+        hide_possible_values = true,
+        help_heading = "Log",
+        long_help = "Least urgent log lines, written to stderr: off, error, \
+        warn, info, debug or trace [env: CHECKPOINT_LOG] [default: warn]"
+    )]
+    log: Option<LogLevel>,
+
+    /// Form of log lines: text or json
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        value_enum,
+        default_value = "text",
+        hide_possible_values = true,
+        help_heading = "Log"
+    )]
+    log_format: LogFormat,
+}
+
+/// Flags that every command about a journal takes.
+#[derive(Args, Debug)]
+struct JournalArgs {
+    /// Journal to read [env: CHECKPOINT_JOURNAL]
+    #[arg(long, value_name = "PATH", value_parser = proxy_args::path())]
+    journal: Option<PathBuf>,
+
+    /// Print JSON for programs instead of a table
+    #[arg(long)]
+    json: bool,
+
+    /// When to use colour: auto, always or never
+    #[arg(
+        long,
+        value_name = "WHEN",
+        value_enum,
+        default_value = "auto",
+        hide_possible_values = true
+    )]
+    color: ColorChoice,
+}
+
+/// Runs the program: parses `args` (the program's own name first), does what they ask, and says on
+/// stderr what went wrong.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> Exit {
+    let env = |name: &str| std::env::var_os(name);
+    match dispatch(args, &env) {
+        Ok(exit) => exit,
+        Err(error) => {
+            // A closed stderr must change neither the ending nor its code.
+            let _ = io::stderr().lock().write_all(error.render().as_bytes());
+            error.exit()
+        }
+    }
+}
+
+fn dispatch(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<Exit, CliError> {
+    let matches = match command().try_get_matches_from(args) {
+        Ok(matches) => matches,
+        Err(error) => return explain(&error),
+    };
+    let cli = Cli::from_arg_matches(&matches).expect("clap has checked the matches");
+    match cli.command {
+        Some(Command::Ls(args)) => ls::run(&args, env),
+        Some(Command::Show(args)) => show::run(&args, env),
+        Some(Command::Demo(args)) => demo::run(&args, env),
+        Some(Command::Completions(args)) => completions::run(&args),
+        None if cli.proxy.version.as_deref() == Some(PRINT_VERSION) => {
+            let version = concat!("checkpoint ", env!("CARGO_PKG_VERSION"), "\n");
+            Output::plain().data(version)?;
+            Ok(Exit::Ok)
+        }
+        None => {
+            let log = LogSettings {
+                level: settings::log_level(cli.log.log, env)?,
+                format: cli.log.log_format,
+            };
+            run::run(settings::resolve(cli.proxy, log, env)?)
+        }
+    }
+}
+
+/// Returns the parser, with what the derive can't say.
+fn command() -> clap::Command {
+    Cli::command().after_long_help(after_help())
+}
+
+/// Tells whether `text` is the name of a command of this version.
+fn is_command_name(text: &str) -> bool {
+    Cli::command().find_subcommand(text).is_some()
+}
+
+fn after_help() -> String {
+    let mut text = String::from(
+        "Examples:\n\
+         \x20 checkpoint --journal run.db -- npx -y @modelcontextprotocol/server-everything\n\
+         \x20 checkpoint --journal run.db --upstream-cmd 'cd srv && exec ./server --token \"$TOKEN\"'\n\
+         \x20 checkpoint ls --journal run.db --in-doubt\n\
+         \x20 checkpoint show 8 --journal run.db\n\
+         \n\
+         Durations are 250ms, 30s, 5m, 2h or 7d; sizes 512B, 64KiB or 1MiB. A flag wins over its\n\
+         environment variable.\n\
+         \n\
+         Exit codes:\n",
+    );
+    for exit in Exit::ALL {
+        text.push_str(&format!("  {:>2}  {}\n", exit.code(), exit.meaning()));
+    }
+    text
+}
+
+/// Prints what clap has to say: help to stdout with code 0, the rest to stderr with code 2.
+fn explain(error: &clap::Error) -> Result<Exit, CliError> {
+    let rendered = error.render();
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // Clap sets empty lines off with blanks.
+            let help = rendered.ansi().to_string();
+            let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
+            Output::auto().data(&(lines.join("\n") + "\n"))?;
+            Ok(Exit::Ok)
+        }
+        _ => {
+            let mut text = format!("checkpoint: {}", rendered.ansi());
+            if let Some(hint) = stray_word_hint(error) {
+                text.push_str(&hint);
+            }
+            let _ = anstream::stderr().write_all(text.as_bytes());
+            Ok(Exit::Usage)
+        }
+    }
+}
+
+/// Returns what was probably meant by a word that is no flag: a command that came too late, or an
+/// upstream without its `--`.
+fn stray_word_hint(error: &clap::Error) -> Option<String> {
+    let kind = match error.kind() {
+        ErrorKind::InvalidSubcommand => ContextKind::InvalidSubcommand,
+        ErrorKind::UnknownArgument => ContextKind::InvalidArg,
+        _ => return None,
+    };
+    match error.get(kind) {
+        Some(ContextValue::String(word)) if is_command_name(word) => Some(format!(
+            "hint: a command comes first: checkpoint {word} [OPTIONS]\n"
+        )),
+        Some(ContextValue::String(word)) if !word.starts_with('-') => Some(
+            "hint: an upstream's program comes after '--': checkpoint [OPTIONS] -- <PROGRAM>\n"
+                .to_owned(),
+        ),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parser_holds_together() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn command_names() {
+        assert!(is_command_name("ls"));
+        assert!(!is_command_name("9.9"));
+    }
+}

@@ -1,1 +1,454 @@
-//! Room `guard`.
+//! The guard stands at the door: it asks the journal, lets the rules decide, and writes.
+//!
+//! [`Guard::run`] takes what has queued up, runs it inside one transaction (look up, decide,
+//! change), commits once and answers all of it, so that one sync serves many calls. It is the only
+//! writer of entries while a proxy runs.
+//!
+//! Invariants: a call is let through only after its reservation has been committed; an outcome is
+//! handed back for delivery only after it has been committed; each change compares status,
+//! attempt and fence ([`crate::journal::Transaction::apply`]).
+//!
+//! Must not: know JSON-RPC, move bytes, or wait. A busy journal is an error that the caller
+//! answers by trying again.
+
+mod admit;
+mod settle;
+
+pub use admit::{Admission, Call, Identified, Joined, Refused, Replay, Round, Ticket};
+pub use settle::{Answer, Settlement};
+
+use std::collections::HashMap;
+
+use crate::journal::{
+    Attempt, Durability, Event, Journal, JournalError, Session, Transaction, Write,
+};
+use crate::rules::entry::{Entry, GaveUp, Unanswered};
+use crate::rules::ids::{BranchId, Fence, Micros, Seq, SessionId, WorkflowId};
+use crate::rules::lifecycle::Transition;
+use crate::rules::signature::{Scheme, Signature, SignatureKey, keyed};
+
+/// What the guard needs of the world around the journal.
+pub trait Surroundings {
+    /// Takes the lock that makes this process the live owner of the session. Returns whether it
+    /// holds it now; `false` if another process does (the id had been used before).
+    ///
+    /// # Errors
+    ///
+    /// The lock can't be asked for.
+    fn take_session(&mut self, id: SessionId) -> std::io::Result<bool>;
+
+    /// Returns whether the session's lock is held, by whomever.
+    ///
+    /// # Errors
+    ///
+    /// The lock can't be asked for.
+    fn is_live(&mut self, id: SessionId) -> std::io::Result<bool>;
+
+    /// Returns whether there is room for a reservation and its outcome.
+    fn has_room(&mut self) -> bool;
+
+    /// Notes the highest fence that has been committed.
+    fn raise_mark(&mut self, fence: Fence);
+
+    /// Returns 128 random bits.
+    fn random(&mut self) -> [u8; 16];
+}
+
+/// What holds for all calls of this run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// `--workflow-id`; `None`: the journal's own.
+    pub workflow: Option<WorkflowId>,
+    /// `--redact-args-in-journal`.
+    pub redacts: bool,
+    /// The signature key, where the journal has one.
+    pub key: Option<SignatureKey>,
+    /// For how long a caller waits for a call whose own caller gave up, where no timeout is set.
+    pub join_max: std::time::Duration,
+}
+
+/// One thing to be done in the next transaction.
+#[derive(Clone, Debug)]
+pub enum Op {
+    /// Decide a call, and reserve it where it is to run.
+    Admit(Box<Call>),
+    /// Write what became of a call.
+    Settle(Settlement),
+    /// An answer has been written to a caller that waited for it.
+    Deliver(Ticket),
+    /// The caller of a running call no longer waits.
+    GiveUp(Ticket, GaveUp),
+    /// Something happened that the entry alone does not tell.
+    Note(Note),
+    /// A task's end was seen: its id, when it was created, and the final answer.
+    TaskEnd {
+        /// `taskId`.
+        task_id: String,
+        /// `createdAt`; `None` where the message did not carry it (`tasks/result`), and then the
+        /// session must have seen the handle.
+        created_at: Option<String>,
+        /// The end.
+        answer: Answer,
+    },
+    /// The session has ended: no call of it runs any more.
+    EndSession,
+}
+
+/// An event about an entry, or about a call that has none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// The event's kind.
+    pub kind: &'static str,
+    /// The entry and attempt it concerns.
+    pub entry: Option<(BranchId, Seq, Option<Fence>)>,
+    /// The decision's letter.
+    pub letter: Option<char>,
+    /// A JSON object; never arguments.
+    pub detail: Option<String>,
+    /// Equal notes of one session are a count and a last time.
+    pub merges: bool,
+}
+
+/// What became of an [`Op`].
+#[derive(Clone, Debug)]
+pub enum Done {
+    /// What happens to the call.
+    Admitted(Box<Admission>),
+    /// The outcome is the entry's.
+    Settled,
+    /// Somebody else owns the entry by now: the outcome was kept as an event.
+    Stale,
+    /// It is written, or there was nothing to write.
+    Noted,
+}
+
+/// The guard over one journal.
+pub struct Guard<J, S> {
+    journal: J,
+    surroundings: S,
+    options: Options,
+    session: Option<SessionId>,
+    session_row: Session,
+    /// Questions asked in this session that gave no state: told by signature and inputs.
+    questions: Vec<(Signature, String, BranchId, Seq, Fence)>,
+    /// Outcomes on their way to a second caller, so that they answer one only.
+    redelivering: HashMap<Fence, ()>,
+}
+
+impl<J: Journal, S: Surroundings> Guard<J, S> {
+    /// Stands a guard before a journal. Nothing is written.
+    pub fn new(journal: J, surroundings: S, options: Options, session_row: Session) -> Self {
+        Self {
+            journal,
+            surroundings,
+            options,
+            session: None,
+            session_row,
+            questions: Vec::new(),
+            redelivering: HashMap::new(),
+        }
+    }
+
+    /// Returns this run's session, once it has one.
+    pub fn session(&self) -> Option<SessionId> {
+        self.session
+    }
+
+    /// Returns the journal.
+    pub fn journal(&mut self) -> &mut J {
+        &mut self.journal
+    }
+
+    /// Changes what is known of this run: written with the session's row, at once if there is one
+    /// and something else is written, else with it.
+    pub fn describe(&mut self, change: impl FnOnce(&mut Session)) {
+        change(&mut self.session_row);
+    }
+
+    /// Returns whether the next [`Guard::run`] of these needs a sync.
+    fn durability(&self, ops: &[Op]) -> Durability {
+        let lazy = ops.iter().all(|op| match op {
+            Op::Deliver(_) => true,
+            Op::Note(note) => note.merges,
+            Op::Admit(_)
+            | Op::Settle(_)
+            | Op::GiveUp(..)
+            | Op::TaskEnd { .. }
+            | Op::EndSession => false,
+        });
+        if lazy {
+            Durability::Process
+        } else {
+            Durability::Power
+        }
+    }
+
+    /// Does all of it in one transaction and answers in the same order. On return everything is
+    /// durable; on an error nothing of it was kept, or what was kept is unknown
+    /// ([`JournalError::is_final`]).
+    ///
+    /// # Errors
+    ///
+    /// As the journal's. Nothing in this process has changed then, and the same batch may be
+    /// tried again unless the error is final.
+    pub fn run(&mut self, ops: &[Op], now: Micros) -> Result<Vec<Done>, JournalError> {
+        let durability = self.durability(ops);
+        let wants_room = ops.iter().any(|op| matches!(op, Op::Admit(_)));
+        if wants_room && !self.surroundings.has_room() {
+            return Err(JournalError::Full);
+        }
+        let uid = self.journal.identity().uid;
+        let own_workflow = self.journal.identity().own_workflow.clone();
+        let tx = self.journal.begin(durability)?;
+        let mut visit = Visit {
+            tx,
+            surroundings: &mut self.surroundings,
+            options: &self.options,
+            session_row: &self.session_row,
+            questions: &self.questions,
+            redelivering: &self.redelivering,
+            uid,
+            own_workflow,
+            now,
+            session: self.session,
+            wrote_session: false,
+            highest: None,
+            new_questions: Vec::new(),
+            new_redelivering: Vec::new(),
+            delivered: Vec::new(),
+            live: HashMap::new(),
+        };
+        let mut done = Vec::with_capacity(ops.len());
+        for op in ops {
+            done.push(visit.one(op)?);
+        }
+        let Visit {
+            tx,
+            session,
+            highest,
+            new_questions,
+            new_redelivering,
+            delivered,
+            ..
+        } = visit;
+        tx.commit()?;
+        // Only now has anything happened.
+        self.session = session;
+        self.questions.extend(new_questions);
+        for fence in new_redelivering {
+            self.redelivering.insert(fence, ());
+        }
+        for fence in delivered {
+            self.redelivering.remove(&fence);
+        }
+        if let Some(fence) = highest {
+            self.surroundings.raise_mark(fence);
+        }
+        Ok(done)
+    }
+}
+
+/// One transaction and what is gathered while it is open.
+struct Visit<'a, T, S> {
+    tx: T,
+    surroundings: &'a mut S,
+    options: &'a Options,
+    session_row: &'a Session,
+    questions: &'a [(Signature, String, BranchId, Seq, Fence)],
+    redelivering: &'a HashMap<Fence, ()>,
+    uid: [u8; 16],
+    own_workflow: WorkflowId,
+    now: Micros,
+    session: Option<SessionId>,
+    wrote_session: bool,
+    highest: Option<Fence>,
+    new_questions: Vec<(Signature, String, BranchId, Seq, Fence)>,
+    new_redelivering: Vec<Fence>,
+    delivered: Vec<Fence>,
+    /// Each session is asked for once a transaction.
+    live: HashMap<SessionId, bool>,
+}
+
+impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
+    fn one(&mut self, op: &Op) -> Result<Done, JournalError> {
+        match op {
+            Op::Admit(call) => {
+                self.ensure_session()?;
+                let admission = self.admit(call)?;
+                Ok(Done::Admitted(Box::new(admission)))
+            }
+            Op::Settle(settlement) => self.settle(settlement),
+            Op::Deliver(ticket) => {
+                self.tx
+                    .deliver(ticket.branch, ticket.seq, ticket.fence, self.now)?;
+                self.delivered.push(ticket.fence);
+                Ok(Done::Noted)
+            }
+            Op::GiveUp(ticket, reason) => self.give_up(*ticket, *reason),
+            Op::Note(note) => {
+                self.note(note)?;
+                Ok(Done::Noted)
+            }
+            Op::TaskEnd {
+                task_id,
+                created_at,
+                answer,
+            } => self.task_end(task_id, created_at.as_deref(), answer),
+            Op::EndSession => {
+                if let Some(session) = self.session {
+                    let row = Session {
+                        ended_at: Some(self.now.0),
+                        ..self.session_row.clone()
+                    };
+                    self.tx.put_session(session, &row)?;
+                }
+                Ok(Done::Noted)
+            }
+        }
+    }
+
+    /// Makes this run a session: the lock is taken before its row is committed, so that whoever
+    /// sees the row can ask for the lock.
+    fn ensure_session(&mut self) -> Result<SessionId, JournalError> {
+        if let Some(session) = self.session {
+            return Ok(session);
+        }
+        let mut id = self.tx.next_session()?;
+        loop {
+            match self.surroundings.take_session(id) {
+                Ok(true) => break,
+                // A journal restored from an older copy may count from here again.
+                Ok(false) => id = SessionId(id.0 + 1),
+                Err(error) => {
+                    return Err(JournalError::ReadOnly(format!(
+                        "the session's lock can't be taken: {error}"
+                    )));
+                }
+            }
+        }
+        self.tx.put_session(id, self.session_row)?;
+        self.session = Some(id);
+        self.wrote_session = true;
+        Ok(id)
+    }
+
+    fn is_live(&mut self, session: SessionId) -> bool {
+        if self.session == Some(session) {
+            return true;
+        }
+        if let Some(live) = self.live.get(&session) {
+            return *live;
+        }
+        // A lock that can't be asked for is taken as held: that refuses, and never runs twice.
+        let live = self.surroundings.is_live(session).unwrap_or(true);
+        self.live.insert(session, live);
+        live
+    }
+
+    /// Returns the signature under the scheme that new entries get.
+    fn own_signature(&self, plain: Signature) -> (Scheme, Signature) {
+        match (&self.options.key, self.options.redacts) {
+            (Some(key), true) => (Scheme::Keyed, keyed(&plain, key)),
+            (Some(_) | None, _) => (Scheme::Plain, plain),
+        }
+    }
+
+    /// Returns the signature under every scheme that the journal may hold.
+    fn all_signatures(&self, plain: Signature) -> Vec<(Scheme, Signature)> {
+        let mut all = vec![(Scheme::Plain, plain)];
+        if let Some(key) = &self.options.key {
+            all.push((Scheme::Keyed, keyed(&plain, key)));
+        }
+        all
+    }
+
+    /// Returns whether the entry was made for a call with this signature. A scheme whose key is
+    /// not here matches nothing.
+    fn is_same(&self, entry: &Entry, plain: Signature) -> bool {
+        match (entry.scheme, &self.options.key) {
+            (Scheme::Plain, _) => entry.signature == plain,
+            (Scheme::Keyed, Some(key)) => entry.signature == keyed(&plain, key),
+            (Scheme::Keyed, None) => false,
+        }
+    }
+
+    fn write(
+        &mut self,
+        transition: Transition,
+        attempt: Option<Attempt>,
+        outcome: Option<crate::journal::Outcome>,
+        event: Option<Event>,
+    ) -> Result<crate::journal::Applied, JournalError> {
+        let checksum = transition.entry.checksum(&self.uid);
+        self.tx.apply(&Write {
+            transition,
+            checksum,
+            attempt,
+            outcome,
+            event,
+        })
+    }
+
+    fn event(&self, note: &Note) -> Event {
+        let merge_key = note.merges.then(|| {
+            let entry = note.entry.map_or_else(String::new, |(branch, seq, fence)| {
+                format!("{branch}/{seq}/{}", fence.map_or(0, |fence| fence.0))
+            });
+            format!(
+                "{}|{}|{}|{}|{}",
+                note.kind,
+                self.session.map_or(0, |session| session.0),
+                entry,
+                note.letter.unwrap_or(' '),
+                note.detail.as_deref().unwrap_or("")
+            )
+        });
+        Event {
+            kind: note.kind.into(),
+            at: self.now,
+            entry: note.entry.map(|(branch, seq, _)| (branch, seq)),
+            fence: note.entry.and_then(|(_, _, fence)| fence),
+            session: self.session,
+            letter: note.letter,
+            detail: note.detail.clone(),
+            merge_key,
+        }
+    }
+
+    fn note(&mut self, note: &Note) -> Result<(), JournalError> {
+        let event = self.event(note);
+        self.tx.event(&event)
+    }
+
+    fn give_up(&mut self, ticket: Ticket, reason: GaveUp) -> Result<Done, JournalError> {
+        let Some(stored) = self.tx.entry(ticket.branch, ticket.seq)? else {
+            return Ok(Done::Stale);
+        };
+        if stored.entry.fence != ticket.fence {
+            return Ok(Done::Stale);
+        }
+        match crate::rules::lifecycle::give_up(&stored.entry, reason) {
+            Ok(transition) => {
+                self.write(transition, None, None, None)?;
+                Ok(Done::Noted)
+            }
+            // It was delivered in the meantime: nobody gave up.
+            Err(_) => Ok(Done::Noted),
+        }
+    }
+
+    fn lose(
+        &mut self,
+        entry: &Entry,
+        reason: Unanswered,
+        event: Option<Event>,
+    ) -> Result<Done, JournalError> {
+        match crate::rules::lifecycle::lose(entry, reason) {
+            Ok(transition) => {
+                self.write(transition, None, None, event)?;
+                Ok(Done::Settled)
+            }
+            Err(_) => Ok(Done::Stale),
+        }
+    }
+}

@@ -1,1 +1,8 @@
 //! Room `proxy`.
+
+pub mod child;
+pub mod group;
+pub mod guardian;
+pub mod ladder;
+pub mod pipe;
+mod pre_exec;

@@ -1,0 +1,209 @@
+//! The flags of the proxy as clap sees them; the doc comments are the help.
+//!
+//! Values that also have an environment variable stay text here and are read by `settings.rs`,
+//! which knows the variables: clap would count a variable as if it had been typed, so that
+//! `CHECKPOINT_UPSTREAM_CMD` would conflict with `--`, and would show its value in the help.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::{Args, ValueEnum};
+
+use super::values;
+
+/// The value that stands for a `--version` without one. No argument can hold a NUL.
+pub(super) const PRINT_VERSION: &str = "\0";
+
+const UPSTREAM: &str = "Upstream";
+const JOURNAL: &str = "Journal and workflow";
+const DECISIONS: &str = "Decisions and answers";
+const IDENTITY: &str = "Identity shown to the client";
+const LIMITS: &str = "Limits";
+const LATER: &str = "Not available in this version (refused)";
+
+/// What a call meets that diverges from the journal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OnDivergence {
+    /// Refuse it.
+    #[default]
+    Strict,
+    /// Open a new branch.
+    Fork,
+}
+
+/// The form of a refusal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Refusals {
+    /// An error for a call with checkpoint_seq or a key, a result for one without
+    #[default]
+    Auto,
+    /// A JSON-RPC error
+    Error,
+    /// A tool result with isError: true
+    Result,
+}
+
+/// What the proxy does after it refused a call as in doubt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OnInDoubt {
+    /// Go on
+    #[default]
+    Continue,
+    /// Drain, then end with code 3
+    Exit,
+}
+
+/// Returns a parser that takes any path, the empty one too: `settings.rs` refuses it, with the
+/// words that it has for the variable.
+pub(super) fn path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}
+
+/// The flags of the proxy.
+#[derive(Args, Debug, Default)]
+pub struct ProxyArgs {
+    /// Shell command that starts the upstream [env: CHECKPOINT_UPSTREAM_CMD]
+    ///
+    /// Run by /bin/sh -c (cmd /C on Windows), so quotes, $VAR and && work. Not together with
+    /// `-- PROGRAM`.
+    #[arg(long, value_name = "CMD", help_heading = UPSTREAM)]
+    pub upstream_cmd: Option<String>,
+
+    /// Program that is the upstream, and its arguments, without a shell
+    #[arg(last = true, value_name = "PROGRAM", help_heading = UPSTREAM, num_args = 1..)]
+    pub program: Vec<OsString>,
+
+    /// SQLite journal, made with its parent folders [env: CHECKPOINT_JOURNAL]
+    ///
+    /// Without it the proxy is a plain relay, and says so once on stderr.
+    #[arg(long, value_name = "PATH", value_parser = path(), help_heading = JOURNAL)]
+    pub journal: Option<PathBuf>,
+
+    /// Workflow that the calls belong to [env: CHECKPOINT_WORKFLOW_ID] [default: the journal's own]
+    ///
+    /// At most 512 bytes. The journal's own id is its absolute path when it was made, kept inside,
+    /// so that moving the file keeps the workflow.
+    #[arg(long, value_name = "ID", help_heading = JOURNAL)]
+    pub workflow_id: Option<String>,
+
+    /// Relay tools that call themselves read-only without an entry
+    ///
+    /// A tool whose readOnlyHint is true in the upstream's own tools/list is then not journaled,
+    /// so a repeated call runs again. WARNING: the hint is the upstream's word and nobody checks
+    /// it; upstreams exist whose "read-only" tools write, send or delete. Use this only with an
+    /// upstream whose hints you have read and believe. Tools that were not listed are journaled.
+    #[arg(long, help_heading = JOURNAL)]
+    pub trust_annotations: bool,
+
+    /// Keep no arguments on disk, only their keyed signature and size
+    ///
+    /// Keys made from arguments are stored keyed too. Needs --journal.
+    #[arg(long, help_heading = JOURNAL)]
+    pub redact_args_in_journal: bool,
+
+    /// What a call meets that differs from the journaled one at its place [default: strict]
+    #[arg(long, value_name = "strict|fork", hide_possible_values = true, help_heading = DECISIONS)]
+    pub on_divergence: Option<OnDivergence>,
+
+    /// Form of a refusal
+    #[arg(
+        long,
+        value_name = "FORM",
+        value_enum,
+        default_value = "auto",
+        help_heading = DECISIONS
+    )]
+    pub refusals: Refusals,
+
+    /// What to do after the first refusal as in doubt
+    #[arg(
+        long,
+        value_name = "ACTION",
+        value_enum,
+        default_value = "continue",
+        help_heading = DECISIONS
+    )]
+    pub on_in_doubt: OnInDoubt,
+
+    /// Add _meta.checkpoint (seq, attempt, replayed, completed_at) to answers of journaled calls
+    ///
+    /// Without it a live answer is the upstream's bytes and a replay is the stored result's bytes.
+    #[arg(long, help_heading = DECISIONS)]
+    pub annotate: bool,
+
+    /// _meta key that holds the client's tool-call id: auto, none, or a key [default: auto]
+    ///
+    /// Recorded and searchable, never used to decide. `auto` knows those that hosts send.
+    #[arg(long, value_name = "KEY", value_parser = values::parse_id, help_heading = DECISIONS)]
+    pub call_id_from: Option<String>,
+
+    /// Name shown to the client [default: checkpoint]
+    #[arg(long, value_name = "NAME", value_parser = values::parse_identity, help_heading = IDENTITY)]
+    pub name: Option<String>,
+
+    /// Version shown to the client; without VERSION, print checkpoint's version and exit
+    #[arg(
+        long,
+        short = 'V',
+        value_name = "VERSION",
+        num_args = 0..=1,
+        default_missing_value = PRINT_VERSION,
+        help_heading = IDENTITY
+    )]
+    pub version: Option<String>,
+
+    /// Show the upstream's own name and version
+    #[arg(long, help_heading = IDENTITY)]
+    pub keep_identity: bool,
+
+    /// Answer a call outcome_unknown after this long [default: none]
+    ///
+    /// The upstream may still finish it; a later answer is journaled.
+    #[arg(long, value_name = "DUR", value_parser = values::parse_timeout, help_heading = LIMITS)]
+    pub call_timeout: Option<Duration>,
+
+    /// How long calls in flight may go on after the client is gone [default: 30s]
+    #[arg(long, value_name = "DUR", value_parser = values::parse_duration, help_heading = LIMITS)]
+    pub drain_timeout: Option<Duration>,
+
+    /// Longest line, either way [default: 64MiB]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        value_parser = values::parse_message_bytes,
+        help_heading = LIMITS
+    )]
+    pub max_message_bytes: Option<usize>,
+
+    /// Per-tool policies [env: CHECKPOINT_POLICY]
+    #[arg(
+        long,
+        value_name = "FILE",
+        value_parser = path(),
+        help_heading = LATER,
+        hide_short_help = true
+    )]
+    pub policy: Option<PathBuf>,
+
+    /// Calls without checkpoint_seq walk the journal from its first entry
+    #[arg(long, help_heading = LATER, hide_short_help = true)]
+    pub resume: bool,
+
+    /// Run that the workflow belongs to [env: CHECKPOINT_RUN_ID]
+    #[arg(long, value_name = "ID", help_heading = LATER, hide_short_help = true)]
+    pub run_id: Option<String>,
+
+    /// Conversation that the workflow belongs to [env: CHECKPOINT_THREAD_ID]
+    #[arg(long, value_name = "ID", help_heading = LATER, hide_short_help = true)]
+    pub thread_id: Option<String>,
+
+    /// Calls of this workflow that may be reserved
+    #[arg(long, value_name = "N", help_heading = LATER, hide_short_help = true)]
+    pub max_calls: Option<String>,
+
+    /// A new run of the workflow takes over from those started earlier
+    #[arg(long, help_heading = LATER, hide_short_help = true)]
+    pub supersede: bool,
+}

@@ -1,0 +1,278 @@
+use clap::{Args as _, FromArgMatches as _};
+
+use super::*;
+use crate::cli::exit::Exit;
+
+/// Resolves a command line (without the program's name) under the given variables.
+fn given(args: &[&str], env: &[(&str, &str)]) -> Result<ProxySettings, CliError> {
+    let command = ProxyArgs::augment_args(clap::Command::new("checkpoint"))
+        .disable_version_flag(true)
+        .no_binary_name(true);
+    let matches = command
+        .try_get_matches_from(args)
+        .unwrap_or_else(|error| panic!("clap refuses: {error}"));
+    let args = ProxyArgs::from_arg_matches(&matches).unwrap();
+    resolve(args, LogSettings::default(), &|name: &str| {
+        let set = env.iter().find(|(key, _)| *key == name);
+        set.map(|(_, value)| OsString::from(value))
+    })
+}
+
+fn refused(args: &[&str], env: &[(&str, &str)]) -> String {
+    let error = given(args, env).expect_err("it was accepted");
+    assert_eq!(error.exit(), Exit::Usage);
+    error.to_string()
+}
+
+/// A command line, variables, and what is said about them.
+type Row = (
+    &'static [&'static str],
+    &'static [(&'static str, &'static str)],
+    &'static str,
+);
+
+#[test]
+fn defaults() {
+    let settings = given(&["--", "npx", "-y", "s", "--version"], &[]).unwrap();
+    assert_eq!(
+        settings,
+        ProxySettings {
+            upstream: UpstreamCommand::Argv(
+                ["npx", "-y", "s", "--version"].map(OsString::from).to_vec()
+            ),
+            journal: None,
+            workflow_id: None,
+            trust_annotations: false,
+            redact_args: false,
+            identity: Some(Identity {
+                name: "checkpoint".to_owned(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+            }),
+            refusals: Refusals::Auto,
+            annotate: false,
+            call_timeout: None,
+            drain_timeout: Duration::from_secs(30),
+            max_message_bytes: 64 << 20,
+            call_id_from: CallIdFrom::Auto,
+            on_in_doubt: OnInDoubt::Continue,
+            log: LogSettings::default(),
+        }
+    );
+}
+
+#[test]
+fn everything_set() {
+    let settings = given(
+        &[
+            "--upstream-cmd",
+            "a && b",
+            "--journal",
+            "d/run.db",
+            "--workflow-id",
+            "w",
+            "--trust-annotations",
+            "--redact-args-in-journal",
+            "--on-divergence",
+            "strict",
+            "--name",
+            "n",
+            "--version=9.9",
+            "--refusals",
+            "result",
+            "--annotate",
+            "--call-timeout",
+            "250ms",
+            "--drain-timeout",
+            "0s",
+            "--max-message-bytes",
+            "1MiB",
+            "--call-id-from",
+            "vscode.requestId",
+            "--on-in-doubt",
+            "exit",
+        ],
+        &[],
+    )
+    .unwrap();
+    assert_eq!(
+        settings.upstream,
+        UpstreamCommand::Shell("a && b".to_owned())
+    );
+    assert_eq!(settings.journal, Some("d/run.db".into()));
+    assert_eq!(settings.workflow_id.as_deref(), Some("w"));
+    assert!(settings.trust_annotations && settings.redact_args && settings.annotate);
+    let identity = settings.identity.unwrap();
+    assert_eq!(
+        (identity.name.as_str(), identity.version.as_str()),
+        ("n", "9.9")
+    );
+    assert_eq!(settings.refusals, Refusals::Result);
+    assert_eq!(settings.call_timeout, Some(Duration::from_millis(250)));
+    assert_eq!(settings.drain_timeout, Duration::ZERO);
+    assert_eq!(settings.max_message_bytes, 1 << 20);
+    assert_eq!(
+        settings.call_id_from,
+        CallIdFrom::Key("vscode.requestId".to_owned())
+    );
+    assert_eq!(settings.on_in_doubt, OnInDoubt::Exit);
+}
+
+#[test]
+fn the_environment_is_second() {
+    let env = [
+        ("CHECKPOINT_UPSTREAM_CMD", "from env"),
+        ("CHECKPOINT_JOURNAL", "env.db"),
+        ("CHECKPOINT_WORKFLOW_ID", "env-w"),
+    ];
+    let settings = given(&[], &env).unwrap();
+    assert_eq!(
+        settings.upstream,
+        UpstreamCommand::Shell("from env".to_owned())
+    );
+    assert_eq!(settings.journal, Some("env.db".into()));
+    assert_eq!(settings.workflow_id.as_deref(), Some("env-w"));
+
+    let settings = given(
+        &["--journal", "arg.db", "--workflow-id", "arg-w", "--", "p"],
+        &env,
+    )
+    .unwrap();
+    assert_eq!(settings.upstream, UpstreamCommand::Argv(vec!["p".into()]));
+    assert_eq!(settings.journal, Some("arg.db".into()));
+    assert_eq!(settings.workflow_id.as_deref(), Some("arg-w"));
+
+    // What loses is not looked at.
+    given(&["--", "p"], &[("CHECKPOINT_UPSTREAM_CMD", "")]).unwrap();
+    let log = log_level(Some(LogLevel::Info), &|_: &str| Some("loud".into())).unwrap();
+    assert_eq!(log, LogLevel::Info);
+}
+
+#[test]
+fn refusals_name_the_place_the_value_and_what_was_expected() {
+    let long = "x".repeat(513);
+    let rows: &[Row] = &[
+        (
+            &[],
+            &[],
+            "no upstream was given: neither '--upstream-cmd <CMD>' nor '-- <PROGRAM>'",
+        ),
+        (
+            &["--upstream-cmd", "a", "--", "b"],
+            &[],
+            "'--upstream-cmd <CMD>' can't be used with '-- <PROGRAM>'",
+        ),
+        (&["--", ""], &[], "the program after '--' is empty"),
+        (
+            &["--upstream-cmd", " "],
+            &[],
+            "invalid value ' ' for '--upstream-cmd <CMD>': expected a command that is not empty",
+        ),
+        (
+            &[],
+            &[("CHECKPOINT_UPSTREAM_CMD", "")],
+            "invalid value '' of the environment variable CHECKPOINT_UPSTREAM_CMD: \
+             expected a command that is not empty",
+        ),
+        (
+            &["--journal", "", "--", "p"],
+            &[],
+            "invalid value '' for '--journal <PATH>': expected the path of a file",
+        ),
+        (
+            &["--", "p"],
+            &[("CHECKPOINT_JOURNAL", ":memory:")],
+            "invalid value ':memory:' of the environment variable CHECKPOINT_JOURNAL: \
+             expected the path of a file, not an SQLite name or URI",
+        ),
+        (
+            &["--workflow-id", "", "--", "p"],
+            &[],
+            "invalid value '' for '--workflow-id <ID>': expected an id that is not empty",
+        ),
+        (
+            &["--redact-args-in-journal", "--", "p"],
+            &[],
+            "--redact-args-in-journal needs a journal",
+        ),
+        (
+            &["--version", "ls", "--", "p"],
+            &[],
+            "invalid value 'ls' for '--version <VERSION>': that is a command, not a version",
+        ),
+        (
+            &["--version", "", "--", "p"],
+            &[],
+            "invalid value '' for '--version <VERSION>': expected text that is not empty",
+        ),
+        (
+            &["--keep-identity", "--name", "n", "--", "p"],
+            &[],
+            "--keep-identity can't be used with --name",
+        ),
+        (
+            &["--keep-identity", "--version", "1", "--", "p"],
+            &[],
+            "--keep-identity can't be used with --version",
+        ),
+    ];
+    for (args, env, expected) in rows {
+        assert_eq!(&refused(args, env), expected);
+    }
+    let refusal = refused(&["--workflow-id", &long, "--", "p"], &[]);
+    assert!(
+        refusal.ends_with("expected at most 512 bytes, not 513"),
+        "{refusal}"
+    );
+    let error = log_level(None, &|_: &str| Some("loud".into())).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "invalid value 'loud' of the environment variable CHECKPOINT_LOG: \
+         expected off, error, warn, info, debug or trace"
+    );
+}
+
+#[test]
+fn what_is_not_there_yet_is_refused_and_not_ignored() {
+    let flags: &[&[&str]] = &[
+        &["--policy", "p.toml"],
+        &["--resume"],
+        &["--on-divergence", "fork"],
+        &["--run-id", "r"],
+        &["--thread-id", "t"],
+        &["--max-calls", "3"],
+        &["--supersede"],
+    ];
+    for flag in flags {
+        let args = [flag, &["--journal", "j", "--", "p"][..]].concat();
+        assert_eq!(
+            refused(&args, &[]),
+            format!(
+                "not available in this version: {}",
+                match flag[0] {
+                    "--on-divergence" => "--on-divergence fork",
+                    flag => flag,
+                }
+            )
+        );
+    }
+    for variable in [
+        "CHECKPOINT_POLICY",
+        "CHECKPOINT_RUN_ID",
+        "CHECKPOINT_THREAD_ID",
+    ] {
+        assert_eq!(
+            refused(&["--", "p"], &[(variable, "x")]),
+            format!("not available in this version: {variable}")
+        );
+    }
+}
+
+#[test]
+fn the_upstreams_own_identity_can_be_kept() {
+    assert_eq!(
+        given(&["--keep-identity", "--", "p"], &[])
+            .unwrap()
+            .identity,
+        None
+    );
+}

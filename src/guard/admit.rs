@@ -1,0 +1,772 @@
+//! From a call to its admission: which entry it means, what the table says, and the reservation.
+//!
+//! The order in which an entry is found is the contract's, section 5: a seq, a key, a round of a
+//! call that asked for input, else new, and then the guard against callers that gave up.
+//!
+//! Must not: know JSON-RPC, or hand back a ticket for a call whose reservation is not part of the
+//! transaction.
+
+use std::time::Duration;
+
+use super::{Note, Surroundings, Visit};
+use crate::journal::{
+    Applied, Attempt, Branch, JournalError, Outcome, Stored, Transaction, Workflow,
+};
+use crate::json;
+use crate::rules::decide::{
+    Decision, EntryFacts, Letter, Owner, PolicyFacts, RevisionFact, RoundFact, SignatureFact,
+    decide,
+};
+use crate::rules::entry::{Entry, Status, outcome_digest};
+use crate::rules::ids::{BranchId, Fence, HeldKey, Seq, Window, WorkflowId};
+use crate::rules::lifecycle::{self, Reservation};
+use crate::rules::policy::{InDoubtScope, OnDivergence, Policy};
+use crate::rules::signature::Signature;
+
+/// JSON pointers that a divergence lists at most (contract, section 8).
+const DIFF_MAX: usize = 100;
+
+/// A `tools/call` as the guard needs it.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// The tool's name.
+    pub tool: String,
+    /// The plain signature.
+    pub signature: Signature,
+    /// The arguments' bytes as they came; `None` if the call had none.
+    pub arguments: Option<Vec<u8>>,
+    /// `_meta.checkpoint_workflow`.
+    pub workflow: Option<WorkflowId>,
+    /// `_meta.checkpoint_seq`.
+    pub seq: Option<Seq>,
+    /// A key from the client.
+    pub key: Option<String>,
+    /// The provider's tool-call id.
+    pub call_id: Option<String>,
+    /// What a further round carries.
+    pub round: Option<Round>,
+    /// The protocol revision of the call, where known.
+    pub protocol_version: Option<String>,
+    /// A hash of the tool's listed definition and the upstream's version, where seen.
+    pub tool_revision: Option<String>,
+    /// The W3C trace context that the call carried.
+    pub traceparent: Option<String>,
+    /// The tool's policy.
+    pub policy: Policy,
+    /// The call has been joined to this attempt before and asks again.
+    pub joined: Option<Joined>,
+}
+
+/// What a further round of a call carries (MCP 2026-07-28, `mrtr`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Round {
+    /// The digest of its `requestState`, if it has one.
+    pub state: Option<[u8; 32]>,
+    /// The names under which it answers, sorted, one a line.
+    pub inputs: String,
+}
+
+/// The attempt that a call waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Joined {
+    /// Its entry's branch.
+    pub branch: BranchId,
+    /// Its entry's place.
+    pub seq: Seq,
+    /// Its fence.
+    pub fence: Fence,
+}
+
+/// A reserved attempt: what its outcome is settled under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket {
+    /// The entry's branch.
+    pub branch: BranchId,
+    /// The entry's place.
+    pub seq: Seq,
+    /// The attempt, from 1.
+    pub attempt: u32,
+    /// The fence.
+    pub fence: Fence,
+}
+
+impl Ticket {
+    /// Returns the ticket of an entry's current attempt.
+    #[must_use]
+    pub fn of(entry: &Entry) -> Self {
+        Self {
+            branch: entry.branch,
+            seq: entry.seq,
+            attempt: entry.attempt,
+            fence: entry.fence,
+        }
+    }
+}
+
+/// How an entry was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Identified {
+    /// By `checkpoint_seq`.
+    Seq,
+    /// By a key.
+    Key,
+    /// As a further round.
+    Round,
+    /// By the guard, since its outcome reached nobody.
+    Guard,
+    /// It was not: the call is new.
+    New,
+}
+
+/// A stored outcome that answers a call.
+#[derive(Clone, Debug)]
+pub struct Replay {
+    /// The entry.
+    pub entry: Entry,
+    /// The outcome, its bytes checked against the digest.
+    pub outcome: Outcome,
+    /// The end of the task, if the outcome is a task's handle and it has ended.
+    pub task_end: Option<Outcome>,
+    /// The protocol revision under which the outcome came, where known.
+    pub protocol_version: Option<String>,
+    /// The call said neither seq nor key: the answer is marked as a replay.
+    pub is_marked: bool,
+    /// The row.
+    pub letter: Letter,
+}
+
+/// A refusal, as data.
+#[derive(Clone, Debug)]
+pub struct Refused {
+    /// What the table said, or `Quarantine`.
+    pub decision: Decision,
+    /// The row.
+    pub letter: Letter,
+    /// The entry, if it could be read.
+    pub entry: Option<Entry>,
+    /// The place, if the call has one.
+    pub seq: Option<Seq>,
+    /// JSON pointers at which the arguments differ; empty where they are redacted or equal.
+    pub diff: Vec<String>,
+    /// What else is known, in a few words.
+    pub reason: Option<String>,
+}
+
+/// What happens to a call.
+#[derive(Clone, Debug)]
+pub struct Admission {
+    /// The workflow's name.
+    pub workflow: WorkflowId,
+    /// The branch's number within it.
+    pub branch: u32,
+    /// How the entry was found.
+    pub identified: Identified,
+    /// What happens.
+    pub verdict: AdmissionVerdict,
+}
+
+/// What happens to a call.
+#[derive(Clone, Debug)]
+pub enum AdmissionVerdict {
+    /// It is reserved: forward it once the transaction is committed.
+    Run(Ticket, Letter),
+    /// Answer it with this.
+    Replay(Box<Replay>),
+    /// It waits for a running call.
+    Join {
+        /// The running attempt.
+        ticket: Ticket,
+        /// It is this session's own.
+        is_ours: bool,
+        /// How long it waits at most; `None`: as long as that call runs.
+        limit: Option<Duration>,
+        /// The row.
+        letter: Letter,
+    },
+    /// Answer it with a refusal.
+    Refuse(Box<Refused>),
+}
+
+enum Found {
+    /// No entry: it may be made at this place (`None`: the next free one).
+    None(Option<Seq>),
+    Entry(Box<Stored>),
+    /// It should be there, or can't be read.
+    Damaged(Seq),
+}
+
+impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
+    pub(super) fn admit(&mut self, call: &Call) -> Result<Admission, JournalError> {
+        let name = call
+            .workflow
+            .clone()
+            .or_else(|| self.options.workflow.clone())
+            .unwrap_or_else(|| self.own_workflow.clone());
+        let workflow = match self.tx.workflow(&name)? {
+            Some(workflow) => workflow,
+            None => {
+                let uid = self.surroundings.random();
+                self.tx.create_workflow(&name, uid, self.now)?
+            }
+        };
+        let (identified, verdict) = self.decide_call(call, &workflow)?;
+        Ok(Admission {
+            workflow: name,
+            branch: workflow.active.number,
+            identified,
+            verdict,
+        })
+    }
+
+    fn decide_call(
+        &mut self,
+        call: &Call,
+        workflow: &Workflow,
+    ) -> Result<(Identified, AdmissionVerdict), JournalError> {
+        if let Some(joined) = call.joined {
+            return self.ask_again(call, workflow, joined);
+        }
+        let (identified, found) = self.identify(call, workflow)?;
+        match found {
+            Found::Damaged(seq) => Ok((identified, quarantine(None, Some(seq)))),
+            Found::Entry(stored) => {
+                let verdict = self.by_table(call, workflow, identified, &stored)?;
+                Ok((identified, verdict))
+            }
+            Found::None(place) => {
+                if identified == Identified::New
+                    && let Some(verdict) = self.guard(call, workflow)?
+                {
+                    return Ok((Identified::Guard, verdict));
+                }
+                let verdict = self.reserve_new(call, workflow, place)?;
+                Ok((identified, verdict))
+            }
+        }
+    }
+
+    /// A call that waits for an attempt looks again. It must be answered with that attempt's
+    /// outcome, whoever else was in the meantime, and never count as new because of it.
+    fn ask_again(
+        &mut self,
+        call: &Call,
+        workflow: &Workflow,
+        joined: Joined,
+    ) -> Result<(Identified, AdmissionVerdict), JournalError> {
+        let identified = if call.seq.is_some() {
+            Identified::Seq
+        } else if call.key.is_some() {
+            Identified::Key
+        } else {
+            Identified::Guard
+        };
+        match self.tx.entry(joined.branch, joined.seq) {
+            Ok(Some(stored)) => {
+                let verdict = self.by_table(call, workflow, identified, &stored)?;
+                Ok((identified, verdict))
+            }
+            Ok(None) | Err(JournalError::Unreadable(_)) => {
+                Ok((identified, quarantine(None, Some(joined.seq))))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn identify(
+        &mut self,
+        call: &Call,
+        workflow: &Workflow,
+    ) -> Result<(Identified, Found), JournalError> {
+        let key = self.held_key(call, workflow);
+        if let Some(seq) = call.seq {
+            let found = self.at_seq(workflow.active, seq)?;
+            // Where no entry is there, the key's entry decides.
+            if let (Found::None(_), Some(key)) = (&found, &key)
+                && let Some(stored) = self.tx.by_key(key)?
+            {
+                return Ok((Identified::Key, Found::Entry(Box::new(stored))));
+            }
+            return Ok((Identified::Seq, found));
+        }
+        if let Some(key) = &key {
+            return Ok((
+                Identified::Key,
+                match self.tx.by_key(key) {
+                    Ok(Some(stored)) => Found::Entry(Box::new(stored)),
+                    Ok(None) => Found::None(None),
+                    Err(JournalError::Unreadable(_)) => Found::Damaged(Seq(0)),
+                    Err(error) => return Err(error),
+                },
+            ));
+        }
+        if let Some(round) = &call.round
+            && let Some(stored) = self.open_question(call, workflow, round)?
+        {
+            return Ok((Identified::Round, Found::Entry(Box::new(stored))));
+        }
+        Ok((Identified::New, Found::None(None)))
+    }
+
+    /// Looks a seq up along the branch and those it came from. An entry that should be there and
+    /// is not is damage, not "new".
+    fn at_seq(&mut self, active: Branch, seq: Seq) -> Result<Found, JournalError> {
+        let mut branch = active;
+        // A branch holds what is from its fork on; before that its parent does.
+        while let Some((parent, forked_at)) = branch.parent
+            && seq < forked_at
+        {
+            branch = self
+                .tx
+                .branch(parent)?
+                .ok_or_else(|| JournalError::Damaged("a branch without its parent".into()))?;
+        }
+        match self.tx.entry(branch.id, seq) {
+            Ok(Some(stored)) => Ok(Found::Entry(Box::new(stored))),
+            Ok(None) if seq.0 > branch.highest || self.tx.is_gap(branch.id, seq)? => {
+                Ok(Found::None(Some(seq)))
+            }
+            Ok(None) | Err(JournalError::Unreadable(_)) => Ok(Found::Damaged(seq)),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn held_key(&self, call: &Call, workflow: &Workflow) -> Option<HeldKey> {
+        call.key.as_ref().map(|key| HeldKey {
+            key: key.clone(),
+            window: Window::Run,
+            window_id: workflow.id.0.clone(),
+        })
+    }
+
+    /// Finds the question that a further round without seq or key answers: by `requestState` in
+    /// the whole journal, where none was given by the names asked for in this session, the oldest
+    /// of several.
+    fn open_question(
+        &mut self,
+        call: &Call,
+        workflow: &Workflow,
+        round: &Round,
+    ) -> Result<Option<Stored>, JournalError> {
+        let candidates: Vec<(BranchId, Seq, Fence)> = match &round.state {
+            Some(state) => self.tx.by_state(state)?,
+            None => self
+                .questions
+                .iter()
+                .chain(&self.new_questions)
+                .filter(|(signature, inputs, ..)| {
+                    *signature == call.signature && *inputs == round.inputs
+                })
+                .map(|(_, _, branch, seq, fence)| (*branch, *seq, *fence))
+                .collect(),
+        };
+        for (branch, seq, fence) in candidates {
+            let Some(stored) = self.tx.entry(branch, seq)? else {
+                continue;
+            };
+            let entry = &stored.entry;
+            let in_workflow = self
+                .tx
+                .branch(branch)?
+                .is_some_and(|branch| branch.workflow == workflow.number);
+            if in_workflow
+                && entry.fence == fence
+                && entry.status == Status::InputRequired
+                && self.is_same(entry, call.signature)
+            {
+                return Ok(Some(stored));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The guard: most duplicates come from a caller that gave up and asks again (contract,
+    /// section 5). Returns what happens to the call if it is such a one.
+    fn guard(
+        &mut self,
+        call: &Call,
+        workflow: &Workflow,
+    ) -> Result<Option<AdmissionVerdict>, JournalError> {
+        let signatures = self.all_signatures(call.signature);
+        let mut branch = workflow.active;
+        let mut candidates = Vec::new();
+        let mut below = None;
+        loop {
+            let found = match self.tx.undelivered(branch.id, &signatures) {
+                Ok(found) => found,
+                // A row that can't be read may be the very one that is asked for again.
+                Err(JournalError::Unreadable(_)) => return Ok(Some(quarantine(None, None))),
+                Err(error) => return Err(error),
+            };
+            candidates.extend(
+                found
+                    .into_iter()
+                    .filter(|stored| below.is_none_or(|below| stored.entry.seq < below)),
+            );
+            let Some((parent, forked_at)) = branch.parent else {
+                break;
+            };
+            below = Some(forked_at);
+            branch = self
+                .tx
+                .branch(parent)?
+                .ok_or_else(|| JournalError::Damaged("a branch without its parent".into()))?;
+        }
+        for stored in candidates {
+            if let Some(verdict) = self.guard_one(call, workflow, &stored)? {
+                return Ok(Some(verdict));
+            }
+        }
+        Ok(None)
+    }
+
+    fn guard_one(
+        &mut self,
+        call: &Call,
+        workflow: &Workflow,
+        stored: &Stored,
+    ) -> Result<Option<AdmissionVerdict>, JournalError> {
+        let entry = &stored.entry;
+        if stored.checksum != entry.checksum(&self.uid) {
+            return Ok(Some(quarantine(Some(entry.clone()), Some(entry.seq))));
+        }
+        let is_live = self.is_live(entry.session);
+        let waits = is_live && entry.gave_up.is_none();
+        match entry.status {
+            Status::Pending if entry.unanswered.is_some() || !is_live => {
+                if call.policy.in_doubt_scope == InDoubtScope::Call {
+                    return Ok(None);
+                }
+                self.by_table(call, workflow, Identified::Guard, stored)
+                    .map(Some)
+            }
+            Status::Pending if waits => Ok(None),
+            Status::Pending => self
+                .by_table(call, workflow, Identified::Guard, stored)
+                .map(Some),
+            Status::Completed | Status::Failed | Status::Accepted | Status::InputRequired => {
+                let age = entry.completed_at.map_or(0, |at| self.now.since(at));
+                let within = u128::from(age) < call.policy.redeliver_within.as_micros();
+                let taken = self.redelivering.contains_key(&entry.fence)
+                    || self.new_redelivering.contains(&entry.fence);
+                // A caller that still waits will have it; nobody else may take it away.
+                if waits || !within || taken || call.policy.redeliver_within.is_zero() {
+                    return Ok(None);
+                }
+                let verdict = self.replay(entry, Identified::Guard, Letter('B'))?;
+                if matches!(verdict, AdmissionVerdict::Replay(_)) {
+                    self.new_redelivering.push(entry.fence);
+                }
+                Ok(Some(verdict))
+            }
+            Status::Voided | Status::Denied => Ok(None),
+        }
+    }
+
+    fn facts(
+        &mut self,
+        call: &Call,
+        identified: Identified,
+        stored: &Stored,
+    ) -> Result<EntryFacts, JournalError> {
+        let entry = &stored.entry;
+        let is_damaged = stored.checksum != entry.checksum(&self.uid);
+        let gone = entry.unanswered.is_some() || !self.is_live(entry.session);
+        let round = match (entry.status, &call.round) {
+            (Status::InputRequired, Some(round)) if !is_damaged => {
+                let asked = self.tx.outcome(entry.fence)?.and_then(|outcome| outcome.round);
+                match asked {
+                    Some(asked) if asked.state.is_some() => {
+                        if round.state == asked.state {
+                            RoundFact::Continues
+                        } else {
+                            RoundFact::Foreign
+                        }
+                    }
+                    // No state was given: none may come, and the answers are the round.
+                    Some(_) if round.state.is_none() => RoundFact::Continues,
+                    Some(_) => RoundFact::Foreign,
+                    None => RoundFact::Foreign,
+                }
+            }
+            _ => RoundFact::First,
+        };
+        // What a policy's key covers narrows the comparison; without one the signature decides.
+        let same = match identified {
+            Identified::Seq
+            | Identified::Key
+            | Identified::Round
+            | Identified::Guard
+            | Identified::New => self.is_same(entry, call.signature),
+        };
+        Ok(EntryFacts {
+            status: entry.status,
+            is_damaged,
+            is_tombstone: entry.is_tombstone,
+            is_error: entry.is_error,
+            owner: if gone { Owner::Gone } else { Owner::Live },
+            signature: if same {
+                SignatureFact::Same
+            } else {
+                SignatureFact::Other
+            },
+            round,
+            revision: RevisionFact::Accepted,
+            attempts_left: entry.attempt < call.policy.attempts_max,
+        })
+    }
+
+    fn by_table(
+        &mut self,
+        call: &Call,
+        workflow: &Workflow,
+        identified: Identified,
+        stored: &Stored,
+    ) -> Result<AdmissionVerdict, JournalError> {
+        let entry = &stored.entry;
+        let facts = self.facts(call, identified, stored)?;
+        let policy = PolicyFacts {
+            delivery: call.policy.delivery,
+            on_failure: call.policy.on_failure,
+            on_tool_error: call.policy.on_tool_error,
+            on_in_flight: call.policy.on_in_flight,
+            on_divergence: OnDivergence::Strict,
+        };
+        let (decision, letter) = decide(Some(facts), policy);
+        match decision {
+            Decision::Proceed | Decision::Retry | Decision::NextRound => {
+                self.reserve_on(call, workflow, entry, decision, letter)
+            }
+            Decision::Replay => self.replay(entry, identified, letter),
+            Decision::Join => Ok(AdmissionVerdict::Join {
+                ticket: Ticket::of(entry),
+                is_ours: self.session == Some(entry.session),
+                limit: entry
+                    .gave_up
+                    .map(|_| call.policy.timeout.unwrap_or(self.options.join_max)),
+                letter,
+            }),
+            Decision::Diverge | Decision::Fork | Decision::InFlight => {
+                let diff = if facts.signature == SignatureFact::Other {
+                    self.diff(entry, call)?
+                } else {
+                    Vec::new()
+                };
+                Ok(AdmissionVerdict::Refuse(Box::new(Refused {
+                    decision,
+                    letter,
+                    entry: Some(entry.clone()),
+                    seq: Some(entry.seq),
+                    diff,
+                    reason: None,
+                })))
+            }
+            Decision::InDoubt
+            | Decision::Abandon
+            | Decision::Deny
+            | Decision::Quarantine
+            | Decision::Expired => Ok(AdmissionVerdict::Refuse(Box::new(Refused {
+                decision,
+                letter,
+                entry: Some(entry.clone()),
+                seq: Some(entry.seq),
+                diff: Vec::new(),
+                reason: entry.unanswered.map(|reason| reason.name().to_owned()),
+            }))),
+        }
+    }
+
+    fn diff(&mut self, entry: &Entry, call: &Call) -> Result<Vec<String>, JournalError> {
+        let Some(attempt) = self.tx.attempt(entry.fence)? else {
+            return Ok(Vec::new());
+        };
+        if attempt.is_redacted || self.options.redacts {
+            return Ok(Vec::new());
+        }
+        let stored = attempt.arguments.as_deref().unwrap_or(b"{}");
+        let incoming = call.arguments.as_deref().unwrap_or(b"{}");
+        if json::check(stored).is_err() || json::check(incoming).is_err() {
+            return Ok(Vec::new());
+        }
+        Ok(json::diff(stored, incoming, DIFF_MAX))
+    }
+
+    fn replay(
+        &mut self,
+        entry: &Entry,
+        identified: Identified,
+        letter: Letter,
+    ) -> Result<AdmissionVerdict, JournalError> {
+        let outcome = match self.tx.outcome(entry.fence) {
+            Ok(outcome) => outcome,
+            Err(JournalError::Unreadable(_)) => None,
+            Err(error) => return Err(error),
+        };
+        let task_end = match self.tx.task_end(entry.fence) {
+            Ok(end) => end,
+            Err(JournalError::Unreadable(_)) => {
+                return Ok(quarantine(Some(entry.clone()), Some(entry.seq)));
+            }
+            Err(error) => return Err(error),
+        };
+        let Some(outcome) = outcome else {
+            return Ok(quarantine(Some(entry.clone()), Some(entry.seq)));
+        };
+        // The entry's checksum covers the digest of its current outcome: the task's end where
+        // there is one. What is served must be those very bytes.
+        let current = task_end.as_ref().unwrap_or(&outcome);
+        let holds = Some(current.digest) == entry.digest
+            && [Some(&outcome), task_end.as_ref()]
+                .into_iter()
+                .flatten()
+                .all(|outcome| {
+                    outcome
+                        .body
+                        .as_ref()
+                        .is_some_and(|body| outcome_digest(body) == outcome.digest)
+                });
+        if !holds {
+            return Ok(quarantine(Some(entry.clone()), Some(entry.seq)));
+        }
+        let protocol_version = self
+            .tx
+            .attempt(entry.fence)?
+            .and_then(|attempt| attempt.protocol_version);
+        Ok(AdmissionVerdict::Replay(Box::new(Replay {
+            entry: entry.clone(),
+            outcome,
+            task_end,
+            protocol_version,
+            is_marked: identified == Identified::Guard,
+            letter,
+        })))
+    }
+
+    fn reservation(
+        &mut self,
+        call: &Call,
+        workflow: &Workflow,
+        branch: BranchId,
+        seq: Seq,
+    ) -> Result<Reservation, JournalError> {
+        let (scheme, signature) = self.own_signature(call.signature);
+        let session = self.ensure_session()?;
+        Ok(Reservation {
+            branch,
+            seq,
+            tool: call.tool.clone(),
+            scheme,
+            signature,
+            fence: self.tx.next_fence()?,
+            session,
+            at: self.now,
+            key: self.held_key(call, workflow),
+            call_id: call.call_id.clone(),
+        })
+    }
+
+    fn attempt(&self, call: &Call, entry: &Entry, previous: Option<Fence>) -> Attempt {
+        let redacts = self.options.redacts && call.arguments.is_some();
+        Attempt {
+            fence: entry.fence,
+            branch: entry.branch,
+            seq: entry.seq,
+            attempt: entry.attempt,
+            round: entry.round,
+            previous,
+            session: entry.session,
+            started_at: self.now,
+            scheme: entry.scheme,
+            signature: entry.signature,
+            arguments: if redacts {
+                None
+            } else {
+                call.arguments.clone()
+            },
+            arguments_bytes: call
+                .arguments
+                .as_ref()
+                .map_or(0, |arguments| arguments.len() as u64),
+            is_redacted: redacts,
+            protocol_version: call.protocol_version.clone(),
+            tool_revision: call.tool_revision.clone(),
+            policy: None,
+            traceparent: call.traceparent.clone(),
+        }
+    }
+
+    fn reserve_new(
+        &mut self,
+        call: &Call,
+        workflow: &Workflow,
+        place: Option<Seq>,
+    ) -> Result<AdmissionVerdict, JournalError> {
+        let branch = self
+            .tx
+            .branch(workflow.active.id)?
+            .ok_or_else(|| JournalError::Damaged("a workflow without its branch".into()))?;
+        let seq = place.unwrap_or(Seq(branch.highest + 1));
+        let reservation = self.reservation(call, workflow, branch.id, seq)?;
+        let transition = lifecycle::reserve_new(reservation);
+        self.finish(call, transition, None, Letter('A'), None)
+    }
+
+    fn reserve_on(
+        &mut self,
+        call: &Call,
+        workflow: &Workflow,
+        entry: &Entry,
+        decision: Decision,
+        letter: Letter,
+    ) -> Result<AdmissionVerdict, JournalError> {
+        let reservation = self.reservation(call, workflow, entry.branch, entry.seq)?;
+        let transition = match decision {
+            Decision::NextRound => lifecycle::reserve_round(entry, reservation),
+            _ => lifecycle::reserve_again(entry, reservation),
+        };
+        let transition = transition
+            // The table and the lifecycle agree on what may run; if they ever do not, nothing runs.
+            .map_err(|illegal| JournalError::Unreadable(illegal.to_string()))?;
+        let event = (decision == Decision::Retry).then_some(Note {
+            kind: "retried",
+            entry: Some((entry.branch, entry.seq, Some(transition.entry.fence))),
+            letter: Some(letter.0),
+            detail: None,
+            merges: false,
+        });
+        self.finish(call, transition, Some(entry.fence), letter, event)
+    }
+
+    fn finish(
+        &mut self,
+        call: &Call,
+        transition: lifecycle::Transition,
+        previous: Option<Fence>,
+        letter: Letter,
+        note: Option<Note>,
+    ) -> Result<AdmissionVerdict, JournalError> {
+        let ticket = Ticket::of(&transition.entry);
+        let attempt = self.attempt(call, &transition.entry, previous);
+        let event = note.as_ref().map(|note| self.event(note));
+        let entry = transition.entry.clone();
+        match self.write(transition, Some(attempt), None, event)? {
+            Applied::Done => {
+                self.highest = self.highest.max(Some(ticket.fence));
+                Ok(AdmissionVerdict::Run(ticket, letter))
+            }
+            // No other writer is in this transaction, so what was read a moment ago is still so.
+            Applied::Lost => Ok(quarantine(Some(entry), Some(ticket.seq))),
+        }
+    }
+}
+
+fn quarantine(entry: Option<Entry>, seq: Option<Seq>) -> AdmissionVerdict {
+    AdmissionVerdict::Refuse(Box::new(Refused {
+        decision: Decision::Quarantine,
+        letter: Letter('Q'),
+        entry,
+        seq,
+        diff: Vec::new(),
+        reason: None,
+    }))
+}
+

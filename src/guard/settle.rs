@@ -1,0 +1,284 @@
+//! From an answer, or the knowledge that none will come, to the entry's outcome.
+//!
+//! Must not: read an answer (the session does, and says what it makes of the entry), or apply an
+//! outcome for somebody who no longer owns the entry: that is kept as a `stale_result`.
+
+use super::admit::Ticket;
+use super::{Done, Note, Surroundings, Visit};
+use crate::journal::{Applied, JournalError, Outcome, RoundKey, Stored, TaskKey, Transaction};
+use crate::rules::entry::{Provenance, Status, Unanswered, outcome_digest};
+use crate::rules::lifecycle::{self, Asked};
+use crate::rules::signature::Signature;
+
+/// An answer, as far as it was read.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// COMPLETED, FAILED, INPUT_REQUIRED or ACCEPTED.
+    pub status: Status,
+    /// A result with `isError: true`.
+    pub is_error: bool,
+    /// The bytes of the `result` or `error` member.
+    pub body: Vec<u8>,
+    /// The bytes are kept; without them a replay is `result_expired`.
+    pub is_kept: bool,
+    /// What the next round is told by.
+    pub round: Option<RoundKey>,
+    /// The task's handle.
+    pub task: Option<TaskKey>,
+}
+
+/// What became of a forwarded call.
+#[derive(Clone, Debug)]
+pub enum Settlement {
+    /// It was answered.
+    Answered {
+        /// Which one.
+        ticket: Ticket,
+        /// The plain signature, by which a further round may find it.
+        signature: Signature,
+        /// How.
+        answer: Answer,
+    },
+    /// It is known not to have run: never forwarded, or an error that means "mend and send again".
+    Void {
+        /// Which one.
+        ticket: Ticket,
+        /// Why, as a JSON object.
+        detail: String,
+    },
+    /// No answer will come.
+    Lost {
+        /// Which one.
+        ticket: Ticket,
+        /// Why.
+        reason: Unanswered,
+        /// The evidence, as a JSON object.
+        detail: String,
+    },
+    /// The caller was answered `outcome_unknown`, while an answer may still come.
+    Overdue {
+        /// Which one.
+        ticket: Ticket,
+        /// The evidence, as a JSON object.
+        detail: String,
+    },
+}
+
+impl Settlement {
+    /// Returns which attempt it settles.
+    #[must_use]
+    pub const fn ticket(&self) -> Ticket {
+        match self {
+            Self::Answered { ticket, .. }
+            | Self::Void { ticket, .. }
+            | Self::Lost { ticket, .. }
+            | Self::Overdue { ticket, .. } => *ticket,
+        }
+    }
+}
+
+impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
+    pub(super) fn settle(&mut self, settlement: &Settlement) -> Result<Done, JournalError> {
+        let ticket = settlement.ticket();
+        let found = match self.tx.entry(ticket.branch, ticket.seq) {
+            Ok(found) => found,
+            Err(JournalError::Unreadable(_)) => None,
+            Err(error) => return Err(error),
+        };
+        let owned = found.filter(|stored| {
+            stored.entry.fence == ticket.fence && stored.entry.status == Status::Pending
+        });
+        let Some(stored) = owned else {
+            self.stale(settlement)?;
+            return Ok(Done::Stale);
+        };
+        match settlement {
+            Settlement::Answered {
+                signature, answer, ..
+            } => self.answered(&stored, *signature, answer),
+            Settlement::Void { detail, .. } => {
+                let asked = self.asked_before(&stored)?;
+                let event = self.event(&about(ticket, "voided", detail.clone()));
+                match lifecycle::void(&stored.entry, self.now, asked) {
+                    Ok(transition) => {
+                        self.write(transition, None, None, Some(event))?;
+                        Ok(Done::Settled)
+                    }
+                    Err(_) => Ok(Done::Stale),
+                }
+            }
+            Settlement::Lost { reason, detail, .. } => {
+                let event = self.event(&about(ticket, "outcome_unknown", detail.clone()));
+                self.lose(&stored.entry, *reason, Some(event))
+            }
+            Settlement::Overdue { detail, .. } => {
+                let event = self.event(&about(ticket, "outcome_unknown", detail.clone()));
+                let gave_up = crate::rules::entry::GaveUp::TimedOut;
+                if let Ok(transition) = lifecycle::give_up(&stored.entry, gave_up) {
+                    self.write(transition, None, None, Some(event))?;
+                }
+                Ok(Done::Settled)
+            }
+        }
+    }
+
+    fn answered(
+        &mut self,
+        stored: &Stored,
+        signature: Signature,
+        answer: &Answer,
+    ) -> Result<Done, JournalError> {
+        let entry = &stored.entry;
+        let digest = outcome_digest(&answer.body);
+        let settlement = lifecycle::Settlement {
+            status: answer.status,
+            is_error: answer.is_error,
+            provenance: Provenance::Upstream,
+            digest,
+            is_tombstone: !answer.is_kept,
+            at: self.now,
+        };
+        let Ok(transition) = lifecycle::settle(entry, settlement) else {
+            return Ok(Done::Stale);
+        };
+        let event = entry.gave_up.map(|reason| {
+            self.event(&Note {
+                kind: "late_result",
+                entry: Some((entry.branch, entry.seq, Some(entry.fence))),
+                letter: None,
+                detail: Some(format!("{{\"after\":\"{}\"}}", reason.name())),
+                merges: false,
+            })
+        });
+        let outcome = Outcome {
+            fence: entry.fence,
+            status: answer.status,
+            is_error: answer.is_error,
+            provenance: Provenance::Upstream,
+            at: self.now,
+            digest,
+            body: answer.is_kept.then(|| answer.body.clone()),
+            round: answer.round.clone(),
+            task: answer.task.clone(),
+        };
+        let applied = self.write(transition, None, Some(outcome), event)?;
+        if applied == Applied::Lost {
+            return Ok(Done::Stale);
+        }
+        if let (Status::InputRequired, Some(round)) = (answer.status, &answer.round)
+            && round.state.is_none()
+        {
+            self.new_questions.push((
+                signature,
+                round.inputs.clone(),
+                entry.branch,
+                entry.seq,
+                entry.fence,
+            ));
+        }
+        Ok(Done::Settled)
+    }
+
+    /// Returns the question that this round answered, if it is a further one.
+    fn asked_before(&mut self, stored: &Stored) -> Result<Option<Asked>, JournalError> {
+        if stored.entry.round == 0 {
+            return Ok(None);
+        }
+        let previous = self
+            .tx
+            .attempt(stored.entry.fence)?
+            .and_then(|attempt| attempt.previous);
+        let Some(previous) = previous else {
+            return Ok(None);
+        };
+        Ok(self.tx.outcome(previous)?.map(|outcome| Asked {
+            fence: previous,
+            digest: outcome.digest,
+            at: outcome.at,
+            // The client has answered it, so it had it.
+            delivered_at: Some(outcome.at),
+        }))
+    }
+
+    fn stale(&mut self, settlement: &Settlement) -> Result<(), JournalError> {
+        let ticket = settlement.ticket();
+        let detail = match settlement {
+            Settlement::Answered { answer, .. } => format!(
+                "{{\"status\":\"{}\",\"digest\":\"{}\",\"bytes\":{}}}",
+                answer.status.name(),
+                hex(&outcome_digest(&answer.body)),
+                answer.body.len()
+            ),
+            Settlement::Void { detail, .. }
+            | Settlement::Lost { detail, .. }
+            | Settlement::Overdue { detail, .. } => detail.clone(),
+        };
+        self.note(&about(ticket, "stale_result", detail))
+    }
+
+    pub(super) fn task_end(
+        &mut self,
+        task_id: &str,
+        created_at: Option<&str>,
+        answer: &Answer,
+    ) -> Result<Done, JournalError> {
+        for (stored, task) in self.tx.by_task(task_id)? {
+            let entry = &stored.entry;
+            let is_it = entry.status == Status::Accepted
+                && match created_at {
+                    Some(created_at) => task.created_at == created_at,
+                    None => self.session == Some(entry.session),
+                };
+            if !is_it || stored.checksum != entry.checksum(&self.uid) {
+                continue;
+            }
+            let digest = outcome_digest(&answer.body);
+            let settlement = lifecycle::Settlement {
+                status: answer.status,
+                is_error: answer.is_error,
+                provenance: Provenance::Upstream,
+                digest,
+                is_tombstone: !answer.is_kept,
+                at: self.now,
+            };
+            let Ok(mut transition) = lifecycle::settle(entry, settlement) else {
+                continue;
+            };
+            // The end passes by on its own way to the client; the handle had been delivered.
+            transition.entry.delivered_at = entry.delivered_at;
+            let outcome = Outcome {
+                fence: entry.fence,
+                status: answer.status,
+                is_error: answer.is_error,
+                provenance: Provenance::Upstream,
+                at: self.now,
+                digest,
+                body: answer.is_kept.then(|| answer.body.clone()),
+                round: None,
+                task: None,
+            };
+            self.write(transition, None, Some(outcome), None)?;
+            return Ok(Done::Settled);
+        }
+        Ok(Done::Noted)
+    }
+}
+
+fn about(ticket: Ticket, kind: &'static str, detail: String) -> Note {
+    Note {
+        kind,
+        entry: Some((ticket.branch, ticket.seq, Some(ticket.fence))),
+        letter: None,
+        detail: Some(detail),
+        merges: false,
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+

@@ -1,0 +1,1 @@
+//! The suite that each back-end must pass.

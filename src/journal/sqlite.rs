@@ -1,0 +1,1010 @@
+//! The SQLite back-end: rows in, rows out.
+//!
+//! How the file is found, made, opened and watched is [`super::place`]'s and
+//! [`super::connection`]'s; this module holds the SQL. One prepared statement a look-up, all
+//! parameters bound.
+//!
+//! Must not: judge a row. A value that no version of this program writes is
+//! [`JournalError::Damaged`].
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::{
+    Applied, Attempt, Branch, Durability, Event, EventRow, Identity, Journal, JournalError,
+    Outcome, RoundKey, Session, Stored, TaskKey, Transaction, Workflow, Write,
+};
+use crate::rules::entry::{Entry, GaveUp, Provenance, Status, Unanswered};
+use crate::rules::ids::{BranchId, Fence, HeldKey, Micros, Seq, SessionId, Window, WorkflowId};
+use crate::rules::lifecycle::Expect;
+use crate::rules::signature::{Scheme, Signature};
+
+const ENTRY: &str = "branch_id, seq, tool, status, attempt, round, fence, session_id, scheme, \
+     signature, created_at, completed_at, delivered_at, gave_up, unanswered, is_error, provenance, \
+     digest, tombstone, key, window, window_id, call_id, checksum";
+
+/// Prepared statements kept ready; there are fewer kinds than that.
+const STATEMENTS_MAX: usize = 64;
+
+/// How a journal makes a new connection to itself, with every check that opening one takes.
+pub type Connect = Box<dyn FnMut() -> Result<Connection, JournalError> + Send>;
+
+/// How a journal makes sure that its file is still the one in its place.
+pub type StillThere = Box<dyn FnMut() -> Result<(), JournalError> + Send>;
+
+/// A journal in an SQLite file.
+pub struct SqliteJournal {
+    db: Connection,
+    identity: Identity,
+    connect: Connect,
+    still_there: StillThere,
+    durability: Durability,
+    /// Set by the first failure after which what is stored is unknown.
+    failed: Option<JournalError>,
+}
+
+impl SqliteJournal {
+    /// Opens the journal that `connect` connects to.
+    ///
+    /// # Errors
+    ///
+    /// It can't be connected to, or its `meta` rows can't be read.
+    pub fn open(mut connect: Connect, still_there: StillThere) -> Result<Self, JournalError> {
+        let db = connect()?;
+        db.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+        let identity = read_identity(&db)?;
+        Ok(Self {
+            db,
+            identity,
+            connect,
+            still_there,
+            durability: Durability::Power,
+            failed: None,
+        })
+    }
+
+    /// Returns the connection, for what is not a call: pragmas, checkpoints, integrity checks.
+    #[must_use]
+    pub fn connection(&self) -> &Connection {
+        &self.db
+    }
+
+    fn set_durability(&mut self, durability: Durability) -> Result<(), JournalError> {
+        if self.durability != durability {
+            let level = match durability {
+                Durability::Process => "NORMAL",
+                Durability::Power => "EXTRA",
+            };
+            self.db
+                .pragma_update(None, "synchronous", level)
+                .map_err(|error| classify(&error))?;
+            self.durability = durability;
+        }
+        Ok(())
+    }
+}
+
+fn read_identity(db: &Connection) -> Result<Identity, JournalError> {
+    let meta = |name: &str| -> Result<Option<rusqlite::types::Value>, JournalError> {
+        db.query_row("SELECT value FROM meta WHERE name = ?1", [name], |row| {
+            row.get(0)
+        })
+        .optional()
+        .map_err(|error| classify(&error))
+    };
+    let blob = |value: Option<rusqlite::types::Value>| match value {
+        Some(rusqlite::types::Value::Blob(bytes)) => Some(bytes),
+        _ => None,
+    };
+    let uid = blob(meta("uid")?)
+        .and_then(|bytes| bytes.try_into().ok())
+        .ok_or_else(|| JournalError::Damaged("meta has no uid".into()))?;
+    let own_workflow = match meta("own_workflow")? {
+        Some(rusqlite::types::Value::Text(text)) => WorkflowId(text),
+        _ => return Err(JournalError::Damaged("meta has no own_workflow".into())),
+    };
+    let key_fingerprint = blob(meta("key_fingerprint")?).and_then(|bytes| bytes.try_into().ok());
+    Ok(Identity {
+        uid,
+        own_workflow,
+        key_fingerprint,
+    })
+}
+
+/// Returns what an SQLite error means for whoever wanted to write.
+///
+/// Source: SQLite, "Result and Extended Result Codes". A failed sync leaves pages that the kernel
+/// may have dropped, so it is final; a full disk or a file that may not be written to is not.
+#[must_use]
+pub fn classify(error: &rusqlite::Error) -> JournalError {
+    use rusqlite::ErrorCode as Code;
+    let text = error.to_string();
+    match error.sqlite_error() {
+        Some(code) => match code.code {
+            Code::DatabaseBusy | Code::DatabaseLocked => JournalError::Busy,
+            Code::DiskFull | Code::TooBig => JournalError::Full,
+            Code::ReadOnly | Code::PermissionDenied | Code::CannotOpen => {
+                JournalError::ReadOnly(text)
+            }
+            Code::DatabaseCorrupt | Code::NotADatabase => JournalError::Damaged(text),
+            _ => JournalError::Failed(text),
+        },
+        None => JournalError::Unreadable(text),
+    }
+}
+
+impl Journal for SqliteJournal {
+    type Tx<'a> = SqliteTransaction<'a>;
+
+    fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    fn begin(&mut self, durability: Durability) -> Result<SqliteTransaction<'_>, JournalError> {
+        if let Some(failed) = &self.failed {
+            return Err(failed.clone());
+        }
+        if let Err(error) = (self.still_there)() {
+            self.failed = Some(error.clone());
+            return Err(error);
+        }
+        self.set_durability(durability)?;
+        let began = self
+            .db
+            .prepare_cached("BEGIN IMMEDIATE")
+            .and_then(|mut begin| begin.execute(()));
+        if let Err(error) = began {
+            let error = classify(&error);
+            if error.is_final() {
+                self.failed = Some(error.clone());
+            }
+            return Err(error);
+        }
+        Ok(SqliteTransaction {
+            db: &self.db,
+            identity: &mut self.identity,
+            failed: &mut self.failed,
+            is_open: true,
+        })
+    }
+
+    fn reconnect(&mut self) -> Result<(), JournalError> {
+        if let Some(failed) = &self.failed {
+            return Err(failed.clone());
+        }
+        self.db = (self.connect)()?;
+        self.db.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+        self.durability = Durability::Power;
+        self.set_durability(Durability::Power)
+    }
+}
+
+/// A transaction of a [`SqliteJournal`]. Dropping it rolls back.
+pub struct SqliteTransaction<'a> {
+    db: &'a Connection,
+    identity: &'a mut Identity,
+    failed: &'a mut Option<JournalError>,
+    is_open: bool,
+}
+
+impl Drop for SqliteTransaction<'_> {
+    fn drop(&mut self) {
+        if self.is_open && !self.db.is_autocommit() {
+            // A rollback that fails leaves the transaction open, and then what is stored is
+            // unknown: nothing more may be written on this connection.
+            if let Err(error) = self.db.execute_batch("ROLLBACK") {
+                *self.failed = Some(JournalError::Failed(error.to_string()));
+            }
+        }
+    }
+}
+
+impl SqliteTransaction<'_> {
+    fn fail(&mut self, error: &rusqlite::Error) -> JournalError {
+        let error = classify(error);
+        if error.is_final() {
+            *self.failed = Some(error.clone());
+        }
+        error
+    }
+
+    fn one<T>(
+        &mut self,
+        sql: &str,
+        parameters: impl rusqlite::Params,
+        read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Option<T>, JournalError> {
+        self.db
+            .prepare_cached(sql)
+            .and_then(|mut statement| statement.query_row(parameters, read).optional())
+            .map_err(|error| self.fail(&error))
+    }
+
+    fn all<T>(
+        &mut self,
+        sql: &str,
+        parameters: impl rusqlite::Params,
+        read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>, JournalError> {
+        self.db
+            .prepare_cached(sql)
+            .and_then(|mut statement| {
+                statement
+                    .query_map(parameters, read)?
+                    .collect::<rusqlite::Result<Vec<T>>>()
+            })
+            .map_err(|error| self.fail(&error))
+    }
+
+    fn run(
+        &mut self,
+        sql: &str,
+        parameters: impl rusqlite::Params,
+    ) -> Result<usize, JournalError> {
+        self.db
+            .prepare_cached(sql)
+            .and_then(|mut statement| statement.execute(parameters))
+            .map_err(|error| self.fail(&error))
+    }
+
+    fn insert(&mut self, write: &Write) -> Result<Applied, JournalError> {
+        let entry = &write.transition.entry;
+        let (key, window, window_id) = held(entry.key.as_ref());
+        let inserted = self.run(
+            "INSERT INTO entries (branch_id, seq, tool, status, attempt, round, fence, session_id, \
+             scheme, signature, created_at, completed_at, delivered_at, gave_up, unanswered, \
+             is_error, provenance, digest, tombstone, key, window, window_id, call_id, checksum) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, \
+             ?18, ?19, ?20, ?21, ?22, ?23, ?24) ON CONFLICT DO NOTHING",
+            params![
+                db_int(entry.branch.0),
+                db_int(entry.seq.0),
+                entry.tool,
+                entry.status.name(),
+                entry.attempt,
+                entry.round,
+                db_int(entry.fence.0),
+                db_int(entry.session.0),
+                entry.scheme.name(),
+                &entry.signature.0[..],
+                entry.created_at.0,
+                entry.completed_at.map(|at| at.0),
+                entry.delivered_at.map(|at| at.0),
+                entry.gave_up.map(GaveUp::name),
+                entry.unanswered.map(Unanswered::name),
+                entry.is_error,
+                entry.provenance.map(Provenance::name),
+                entry.digest.as_ref().map(|digest| &digest[..]),
+                entry.is_tombstone,
+                key,
+                window,
+                window_id,
+                entry.call_id,
+                &write.checksum[..],
+            ],
+        )?;
+        if inserted == 0 {
+            return Ok(Applied::Lost);
+        }
+        self.raise(entry.branch, entry.seq)?;
+        Ok(Applied::Done)
+    }
+
+    /// Raises the branch's highest seq, or fills the gap that held the seq.
+    fn raise(&mut self, branch: BranchId, seq: Seq) -> Result<(), JournalError> {
+        let highest = self
+            .branch(branch)?
+            .map_or(0, |branch| branch.highest);
+        if seq.0 > highest {
+            self.run(
+                "UPDATE branches SET highest_seq = ?2 WHERE id = ?1",
+                params![db_int(branch.0), db_int(seq.0)],
+            )?;
+            if seq.0 > highest + 1 {
+                self.put_gap(branch, highest + 1, seq.0 - 1)?;
+            }
+            return Ok(());
+        }
+        let gap = self.gap_of(branch, seq)?;
+        if let Some((first, last)) = gap {
+            self.run(
+                "DELETE FROM gaps WHERE branch_id = ?1 AND first_seq = ?2",
+                params![db_int(branch.0), db_int(first)],
+            )?;
+            if first < seq.0 {
+                self.put_gap(branch, first, seq.0 - 1)?;
+            }
+            if seq.0 < last {
+                self.put_gap(branch, seq.0 + 1, last)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn put_gap(&mut self, branch: BranchId, first: u64, last: u64) -> Result<(), JournalError> {
+        self.run(
+            "INSERT INTO gaps (branch_id, first_seq, last_seq) VALUES (?1, ?2, ?3)",
+            params![db_int(branch.0), db_int(first), db_int(last)],
+        )?;
+        Ok(())
+    }
+
+    fn gap_of(&mut self, branch: BranchId, seq: Seq) -> Result<Option<(u64, u64)>, JournalError> {
+        let gap = self.one(
+            "SELECT first_seq, last_seq FROM gaps WHERE branch_id = ?1 AND first_seq <= ?2 \
+             ORDER BY first_seq DESC LIMIT 1",
+            params![db_int(branch.0), db_int(seq.0)],
+            |row| Ok((number(row, 0)?, number(row, 1)?)),
+        )?;
+        Ok(gap.filter(|(_, last)| seq.0 <= *last))
+    }
+
+    fn update(&mut self, write: &Write) -> Result<Applied, JournalError> {
+        let Expect::At {
+            status,
+            attempt,
+            fence,
+        } = write.transition.expect
+        else {
+            return self.insert(write);
+        };
+        let entry = &write.transition.entry;
+        let (key, window, window_id) = held(entry.key.as_ref());
+        // The comparison is the fence: whoever has lost the entry changes no row here.
+        let changed = self.run(
+            "UPDATE entries SET tool = ?6, status = ?7, attempt = ?8, round = ?9, fence = ?10, \
+             session_id = ?11, scheme = ?12, signature = ?13, created_at = ?14, completed_at = ?15, \
+             delivered_at = ?16, gave_up = ?17, unanswered = ?18, is_error = ?19, provenance = ?20, \
+             digest = ?21, tombstone = ?22, key = ?23, window = ?24, window_id = ?25, call_id = ?26, \
+             checksum = ?27 \
+             WHERE branch_id = ?1 AND seq = ?2 AND status = ?3 AND attempt = ?4 AND fence = ?5",
+            params![
+                db_int(entry.branch.0),
+                db_int(entry.seq.0),
+                status.name(),
+                attempt,
+                db_int(fence.0),
+                entry.tool,
+                entry.status.name(),
+                entry.attempt,
+                entry.round,
+                db_int(entry.fence.0),
+                db_int(entry.session.0),
+                entry.scheme.name(),
+                &entry.signature.0[..],
+                entry.created_at.0,
+                entry.completed_at.map(|at| at.0),
+                entry.delivered_at.map(|at| at.0),
+                entry.gave_up.map(GaveUp::name),
+                entry.unanswered.map(Unanswered::name),
+                entry.is_error,
+                entry.provenance.map(Provenance::name),
+                entry.digest.as_ref().map(|digest| &digest[..]),
+                entry.is_tombstone,
+                key,
+                window,
+                window_id,
+                entry.call_id,
+                &write.checksum[..],
+            ],
+        )?;
+        Ok(if changed == 1 {
+            Applied::Done
+        } else {
+            Applied::Lost
+        })
+    }
+
+    fn put_attempt(&mut self, attempt: &Attempt) -> Result<(), JournalError> {
+        self.run(
+            "INSERT INTO attempts (fence, branch_id, seq, attempt, round, previous, session_id, \
+             started_at, scheme, signature, arguments, arguments_bytes, redacted, \
+             protocol_version, tool_revision, policy, traceparent) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)",
+            params![
+                db_int(attempt.fence.0),
+                db_int(attempt.branch.0),
+                db_int(attempt.seq.0),
+                attempt.attempt,
+                attempt.round,
+                attempt.previous.map(|fence| db_int(fence.0)),
+                db_int(attempt.session.0),
+                attempt.started_at.0,
+                attempt.scheme.name(),
+                &attempt.signature.0[..],
+                attempt.arguments,
+                db_int(attempt.arguments_bytes),
+                attempt.is_redacted,
+                attempt.protocol_version,
+                attempt.tool_revision,
+                attempt.policy,
+                attempt.traceparent,
+            ],
+        )?;
+        Ok(())
+    }
+
+    fn put_outcome(&mut self, was: Status, outcome: &Outcome) -> Result<(), JournalError> {
+        if was == Status::Accepted {
+            // The handle's own row stays: the final result is kept beside it.
+            self.run(
+                "INSERT INTO task_ends (fence, status, is_error, provenance, at, digest, body) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                params![
+                    db_int(outcome.fence.0),
+                    outcome.status.name(),
+                    outcome.is_error,
+                    outcome.provenance.name(),
+                    outcome.at.0,
+                    &outcome.digest[..],
+                    outcome.body,
+                ],
+            )?;
+            return Ok(());
+        }
+        let round = outcome.round.as_ref();
+        let task = outcome.task.as_ref();
+        self.run(
+            "INSERT INTO outcomes (fence, status, is_error, provenance, at, digest, body, state, \
+             inputs, task_id, task_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+            params![
+                db_int(outcome.fence.0),
+                outcome.status.name(),
+                outcome.is_error,
+                outcome.provenance.name(),
+                outcome.at.0,
+                &outcome.digest[..],
+                outcome.body,
+                round.and_then(|round| round.state.as_ref().map(|state| &state[..])),
+                round.map(|round| &round.inputs),
+                task.map(|task| &task.id),
+                task.map(|task| &task.created_at),
+            ],
+        )?;
+        Ok(())
+    }
+}
+
+impl Transaction for SqliteTransaction<'_> {
+    fn workflow(&mut self, id: &WorkflowId) -> Result<Option<Workflow>, JournalError> {
+        let found = self.one(
+            "SELECT w.id, w.uid, b.id, b.workflow, b.branch, b.parent, b.forked_at, b.highest_seq \
+             FROM workflows w JOIN branches b ON b.id = w.active_branch WHERE w.workflow_id = ?1",
+            [&id.0],
+            |row| {
+                Ok(Workflow {
+                    number: number(row, 0)?,
+                    id: id.clone(),
+                    uid: bytes(row, 1)?,
+                    active: read_branch(row, 2)?,
+                })
+            },
+        )?;
+        Ok(found)
+    }
+
+    fn create_workflow(
+        &mut self,
+        id: &WorkflowId,
+        uid: [u8; 16],
+        at: Micros,
+    ) -> Result<Workflow, JournalError> {
+        self.run(
+            "INSERT INTO branches (workflow, branch, highest_seq, created_at) \
+             VALUES ((SELECT coalesce(max(id), 0) + 1 FROM workflows), 0, 0, ?1)",
+            [at.0],
+        )?;
+        let branch = self.db.last_insert_rowid();
+        self.run(
+            "INSERT INTO workflows (id, workflow_id, uid, active_branch, created_at) \
+             SELECT workflow, ?2, ?3, id, ?4 FROM branches WHERE id = ?1",
+            params![branch, id.0, &uid[..], at.0],
+        )?;
+        self.workflow(id)?
+            .ok_or_else(|| JournalError::Damaged("a new workflow is not there".into()))
+    }
+
+    fn branch(&mut self, id: BranchId) -> Result<Option<Branch>, JournalError> {
+        self.one(
+            "SELECT id, workflow, branch, parent, forked_at, highest_seq FROM branches WHERE id = ?1",
+            [db_int(id.0)],
+            |row| read_branch(row, 0),
+        )
+    }
+
+    fn entry(&mut self, branch: BranchId, seq: Seq) -> Result<Option<Stored>, JournalError> {
+        self.one(
+            &format!("SELECT {ENTRY} FROM entries WHERE branch_id = ?1 AND seq = ?2"),
+            [db_int(branch.0), db_int(seq.0)],
+            read_entry,
+        )
+    }
+
+    fn is_gap(&mut self, branch: BranchId, seq: Seq) -> Result<bool, JournalError> {
+        Ok(self.gap_of(branch, seq)?.is_some())
+    }
+
+    fn undelivered(
+        &mut self,
+        branch: BranchId,
+        signatures: &[(Scheme, Signature)],
+    ) -> Result<Vec<Stored>, JournalError> {
+        let mut found = Vec::new();
+        for (scheme, signature) in signatures {
+            found.extend(self.all(
+                &format!(
+                    "SELECT {ENTRY} FROM entries INDEXED BY entries_undelivered \
+                     WHERE delivered_at IS NULL AND branch_id = ?1 AND signature = ?2 \
+                     AND scheme = ?3 ORDER BY seq"
+                ),
+                params![db_int(branch.0), &signature.0[..], scheme.name()],
+                read_entry,
+            )?);
+        }
+        found.sort_by_key(|stored| stored.entry.seq);
+        Ok(found)
+    }
+
+    fn by_key(&mut self, key: &HeldKey) -> Result<Option<Stored>, JournalError> {
+        self.one(
+            &format!(
+                "SELECT {ENTRY} FROM entries INDEXED BY entries_key \
+                 WHERE key IS NOT NULL AND key = ?1 AND window = ?2 AND window_id = ?3 \
+                 ORDER BY fence LIMIT 1"
+            ),
+            params![key.key, key.window.name(), key.window_id],
+            read_entry,
+        )
+    }
+
+    fn by_state(
+        &mut self,
+        state: &[u8; 32],
+    ) -> Result<Vec<(BranchId, Seq, Fence)>, JournalError> {
+        self.all(
+            "SELECT a.branch_id, a.seq, a.fence FROM outcomes o INDEXED BY outcomes_state \
+             JOIN attempts a ON a.fence = o.fence \
+             WHERE o.state IS NOT NULL AND o.state = ?1 ORDER BY a.fence",
+            [&state[..]],
+            |row| {
+                Ok((
+                    BranchId(number(row, 0)?),
+                    Seq(number(row, 1)?),
+                    Fence(number(row, 2)?),
+                ))
+            },
+        )
+    }
+
+    fn by_task(&mut self, task_id: &str) -> Result<Vec<(Stored, TaskKey)>, JournalError> {
+        let tasks: Vec<(u64, TaskKey)> = self.all(
+            "SELECT fence, task_id, task_at FROM outcomes INDEXED BY outcomes_task \
+             WHERE task_id IS NOT NULL AND task_id = ?1 ORDER BY fence",
+            [task_id],
+            |row| {
+                Ok((
+                    number(row, 0)?,
+                    TaskKey {
+                        id: row.get(1)?,
+                        created_at: row.get::<_, Option<String>>(2)?.unwrap_or_default(),
+                    },
+                ))
+            },
+        )?;
+        let mut found = Vec::new();
+        for (fence, task) in tasks {
+            let stored = self.one(
+                &format!(
+                    "SELECT {ENTRY} FROM entries WHERE (branch_id, seq) = \
+                     (SELECT branch_id, seq FROM attempts WHERE fence = ?1) AND fence = ?1"
+                ),
+                [db_int(fence)],
+                read_entry,
+            )?;
+            if let Some(stored) = stored {
+                found.push((stored, task));
+            }
+        }
+        Ok(found)
+    }
+
+    fn outcome(&mut self, fence: Fence) -> Result<Option<Outcome>, JournalError> {
+        self.one(
+            "SELECT fence, status, is_error, provenance, at, digest, body, state, inputs, task_id, \
+             task_at FROM outcomes WHERE fence = ?1",
+            [db_int(fence.0)],
+            |row| {
+                let inputs: Option<String> = row.get(8)?;
+                let state: Option<Vec<u8>> = row.get(7)?;
+                let task_id: Option<String> = row.get(9)?;
+                Ok(Outcome {
+                    round: inputs.map(|inputs| RoundKey {
+                        state: state.and_then(|state| state.try_into().ok()),
+                        inputs,
+                    }),
+                    task: match task_id {
+                        Some(id) => Some(TaskKey {
+                            id,
+                            created_at: row.get::<_, Option<String>>(10)?.unwrap_or_default(),
+                        }),
+                        None => None,
+                    },
+                    ..read_outcome(row)?
+                })
+            },
+        )
+    }
+
+    fn task_end(&mut self, fence: Fence) -> Result<Option<Outcome>, JournalError> {
+        self.one(
+            "SELECT fence, status, is_error, provenance, at, digest, body FROM task_ends \
+             WHERE fence = ?1",
+            [db_int(fence.0)],
+            read_outcome,
+        )
+    }
+
+    fn attempt(&mut self, fence: Fence) -> Result<Option<Attempt>, JournalError> {
+        self.one(
+            "SELECT fence, branch_id, seq, attempt, round, previous, session_id, started_at, \
+             scheme, signature, arguments, arguments_bytes, redacted, protocol_version, \
+             tool_revision, policy, traceparent FROM attempts WHERE fence = ?1",
+            [db_int(fence.0)],
+            |row| {
+                Ok(Attempt {
+                    fence: Fence(number(row, 0)?),
+                    branch: BranchId(number(row, 1)?),
+                    seq: Seq(number(row, 2)?),
+                    attempt: row.get(3)?,
+                    round: row.get(4)?,
+                    previous: match row.get::<_, Option<i64>>(5)? {
+                        Some(_) => Some(Fence(number(row, 5)?)),
+                        None => None,
+                    },
+                    session: SessionId(number(row, 6)?),
+                    started_at: Micros(row.get(7)?),
+                    scheme: named(row, 8, scheme_named)?,
+                    signature: Signature(bytes(row, 9)?),
+                    arguments: row.get(10)?,
+                    arguments_bytes: number(row, 11)?,
+                    is_redacted: row.get(12)?,
+                    protocol_version: row.get(13)?,
+                    tool_revision: row.get(14)?,
+                    policy: row.get(15)?,
+                    traceparent: row.get(16)?,
+                })
+            },
+        )
+    }
+
+    fn has_scheme(&mut self, scheme: Scheme) -> Result<bool, JournalError> {
+        // The keyed scheme is there from the moment its key is; the plain one always may be.
+        Ok(match scheme {
+            Scheme::Plain => true,
+            Scheme::Keyed => self.identity.key_fingerprint.is_some(),
+        })
+    }
+
+    fn next_fence(&mut self) -> Result<Fence, JournalError> {
+        let highest = self.one("SELECT max(fence) FROM attempts", (), |row| {
+            row.get::<_, Option<i64>>(0)
+        })?;
+        let highest = highest.flatten().unwrap_or(0);
+        u64::try_from(highest)
+            .map(|highest| Fence(highest + 1))
+            .map_err(|_| JournalError::Damaged("a negative fence".into()))
+    }
+
+    fn apply(&mut self, write: &Write) -> Result<Applied, JournalError> {
+        let applied = match write.transition.expect {
+            Expect::Absent => self.insert(write)?,
+            Expect::At { .. } => self.update(write)?,
+        };
+        if applied == Applied::Lost {
+            return Ok(Applied::Lost);
+        }
+        if let Some(attempt) = &write.attempt {
+            self.put_attempt(attempt)?;
+        }
+        if let Some(outcome) = &write.outcome {
+            let was = match write.transition.expect {
+                Expect::At { status, .. } => status,
+                Expect::Absent => Status::Pending,
+            };
+            self.put_outcome(was, outcome)?;
+        }
+        if let Some(event) = &write.event {
+            self.event(event)?;
+        }
+        Ok(Applied::Done)
+    }
+
+    fn deliver(
+        &mut self,
+        branch: BranchId,
+        seq: Seq,
+        fence: Fence,
+        at: Micros,
+    ) -> Result<bool, JournalError> {
+        let changed = self.run(
+            "UPDATE entries SET delivered_at = ?4 WHERE branch_id = ?1 AND seq = ?2 AND fence = ?3 \
+             AND delivered_at IS NULL AND completed_at IS NOT NULL",
+            params![db_int(branch.0), db_int(seq.0), db_int(fence.0), at.0],
+        )?;
+        Ok(changed == 1)
+    }
+
+    fn event(&mut self, event: &Event) -> Result<(), JournalError> {
+        self.run(
+            "INSERT INTO events (at, kind, branch_id, seq, fence, session_id, letter, detail, \
+             merge_key, count, last_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 1, ?1) \
+             ON CONFLICT (merge_key) WHERE merge_key IS NOT NULL \
+             DO UPDATE SET count = count + 1, last_at = max(last_at, excluded.at)",
+            params![
+                event.at.0,
+                event.kind,
+                event.entry.map(|(branch, _)| db_int(branch.0)),
+                event.entry.map(|(_, seq)| db_int(seq.0)),
+                event.fence.map(|fence| db_int(fence.0)),
+                event.session.map(|session| db_int(session.0)),
+                event.letter.map(String::from),
+                event.detail,
+                event.merge_key,
+            ],
+        )?;
+        Ok(())
+    }
+
+    fn events(&mut self, branch: BranchId, seq: Seq) -> Result<Vec<EventRow>, JournalError> {
+        self.all(
+            "SELECT id, at, kind, branch_id, seq, fence, session_id, letter, detail, merge_key, \
+             count, last_at FROM events WHERE branch_id = ?1 AND seq = ?2 ORDER BY id",
+            [db_int(branch.0), db_int(seq.0)],
+            read_event,
+        )
+    }
+
+    fn next_session(&mut self) -> Result<SessionId, JournalError> {
+        let highest = self.one("SELECT coalesce(max(id), 0) FROM sessions", (), |row| {
+            number(row, 0)
+        })?;
+        Ok(SessionId(highest.unwrap_or(0) + 1))
+    }
+
+    fn put_session(&mut self, id: SessionId, session: &Session) -> Result<(), JournalError> {
+        self.run(
+            "INSERT OR REPLACE INTO sessions (id, host, boot_id, pid, lock_offset, started_at, \
+             ended_at, upstream_pgid, upstream_started_at, upstream_name, upstream_version, \
+             protocol_version, client_name, client_version) \
+             VALUES (?1, ?2, ?3, ?4, ?1, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+            params![
+                db_int(id.0),
+                session.host,
+                session.boot_id,
+                session.pid,
+                session.started_at,
+                session.ended_at,
+                session.upstream_pgid,
+                session.upstream_started_at.map(db_int),
+                session.upstream_name,
+                session.upstream_version,
+                session.protocol_version,
+                session.client_name,
+                session.client_version,
+            ],
+        )?;
+        Ok(())
+    }
+
+    fn session(&mut self, id: SessionId) -> Result<Option<Session>, JournalError> {
+        self.one(
+            "SELECT host, boot_id, pid, started_at, ended_at, upstream_pgid, upstream_started_at, \
+             upstream_name, upstream_version, protocol_version, client_name, client_version \
+             FROM sessions WHERE id = ?1",
+            [db_int(id.0)],
+            |row| {
+                Ok(Session {
+                    host: row.get(0)?,
+                    boot_id: row.get(1)?,
+                    pid: row.get(2)?,
+                    started_at: row.get(3)?,
+                    ended_at: row.get(4)?,
+                    upstream_pgid: row.get(5)?,
+                    upstream_started_at: row
+                        .get::<_, Option<i64>>(6)?
+                        .and_then(|ticks| u64::try_from(ticks).ok()),
+                    upstream_name: row.get(7)?,
+                    upstream_version: row.get(8)?,
+                    protocol_version: row.get(9)?,
+                    client_name: row.get(10)?,
+                    client_version: row.get(11)?,
+                })
+            },
+        )
+    }
+
+    fn set_key_fingerprint(&mut self, fingerprint: [u8; 32]) -> Result<(), JournalError> {
+        self.run(
+            "INSERT OR REPLACE INTO meta (name, value) VALUES ('key_fingerprint', ?1)",
+            [&fingerprint[..]],
+        )?;
+        self.identity.key_fingerprint = Some(fingerprint);
+        Ok(())
+    }
+
+    fn commit(mut self) -> Result<(), JournalError> {
+        let committed = self
+            .db
+            .prepare_cached("COMMIT")
+            .and_then(|mut commit| commit.execute(()));
+        self.is_open = false;
+        let Err(error) = committed else {
+            return Ok(());
+        };
+        let kind = classify(&error);
+        // A commit that failed may or may not be on disk. Only where SQLite says that it rolled
+        // back, or lets us do so, for a reason that has nothing to do with a sync, is it known.
+        let rolled_back = self.db.is_autocommit() || self.db.execute_batch("ROLLBACK").is_ok();
+        match kind {
+            JournalError::Busy | JournalError::Full if rolled_back => Err(kind),
+            kind => {
+                let kind = match kind {
+                    JournalError::Damaged(_) | JournalError::Moved => kind,
+                    other => JournalError::Failed(other.to_string()),
+                };
+                *self.failed = Some(kind.clone());
+                Err(kind)
+            }
+        }
+    }
+}
+
+/// SQLite's integers are signed; no number of ours reaches 2^63.
+fn db_int(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn number(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
+    let value: i64 = row.get(index)?;
+    u64::try_from(value).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(index, value))
+}
+
+fn bytes<const N: usize>(row: &Row<'_>, index: usize) -> rusqlite::Result<[u8; N]> {
+    let value = row.get_ref(index)?.as_blob()?;
+    value
+        .try_into()
+        .map_err(|_| rusqlite::Error::InvalidColumnIndex(index))
+}
+
+fn named<T>(
+    row: &Row<'_>,
+    index: usize,
+    from_name: impl FnOnce(&str) -> Option<T>,
+) -> rusqlite::Result<T> {
+    let text = row.get_ref(index)?.as_str()?;
+    from_name(text).ok_or_else(|| rusqlite::Error::InvalidColumnName(text.to_owned()))
+}
+
+fn maybe_named<T>(
+    row: &Row<'_>,
+    index: usize,
+    from_name: impl FnOnce(&str) -> Option<T>,
+) -> rusqlite::Result<Option<T>> {
+    match row.get_ref(index)? {
+        rusqlite::types::ValueRef::Null => Ok(None),
+        _ => named(row, index, from_name).map(Some),
+    }
+}
+
+fn scheme_named(name: &str) -> Option<Scheme> {
+    name.parse().ok()
+}
+
+fn held(key: Option<&HeldKey>) -> (Option<&str>, Option<&'static str>, Option<&str>) {
+    (
+        key.map(|held| held.key.as_str()),
+        key.map(|held| held.window.name()),
+        key.map(|held| held.window_id.as_str()),
+    )
+}
+
+fn read_branch(row: &Row<'_>, first: usize) -> rusqlite::Result<Branch> {
+    let parent: Option<i64> = row.get(first + 3)?;
+    Ok(Branch {
+        id: BranchId(number(row, first)?),
+        workflow: number(row, first + 1)?,
+        number: row.get(first + 2)?,
+        parent: match parent {
+            Some(_) => Some((
+                BranchId(number(row, first + 3)?),
+                Seq(number(row, first + 4)?),
+            )),
+            None => None,
+        },
+        highest: number(row, first + 5)?,
+    })
+}
+
+/// Reads one entry from a row that selects [`ENTRY`]'s columns.
+pub(crate) fn read_entry(row: &Row<'_>) -> rusqlite::Result<Stored> {
+    let key: Option<String> = row.get(19)?;
+    Ok(Stored {
+        entry: Entry {
+            branch: BranchId(number(row, 0)?),
+            seq: Seq(number(row, 1)?),
+            tool: row.get(2)?,
+            status: named(row, 3, Status::from_name)?,
+            attempt: row.get(4)?,
+            round: row.get(5)?,
+            fence: Fence(number(row, 6)?),
+            session: SessionId(number(row, 7)?),
+            scheme: named(row, 8, scheme_named)?,
+            signature: Signature(bytes(row, 9)?),
+            created_at: Micros(row.get(10)?),
+            completed_at: row.get::<_, Option<i64>>(11)?.map(Micros),
+            delivered_at: row.get::<_, Option<i64>>(12)?.map(Micros),
+            gave_up: maybe_named(row, 13, GaveUp::from_name)?,
+            unanswered: maybe_named(row, 14, Unanswered::from_name)?,
+            is_error: row.get(15)?,
+            provenance: maybe_named(row, 16, Provenance::from_name)?,
+            digest: match row.get_ref(17)? {
+                rusqlite::types::ValueRef::Null => None,
+                _ => Some(bytes(row, 17)?),
+            },
+            is_tombstone: row.get(18)?,
+            key: match key {
+                Some(key) => Some(HeldKey {
+                    key,
+                    window: named(row, 20, Window::from_name)?,
+                    window_id: row.get(21)?,
+                }),
+                None => None,
+            },
+            call_id: row.get(22)?,
+        },
+        checksum: bytes(row, 23)?,
+    })
+}
+
+fn read_outcome(row: &Row<'_>) -> rusqlite::Result<Outcome> {
+    Ok(Outcome {
+        fence: Fence(number(row, 0)?),
+        status: named(row, 1, Status::from_name)?,
+        is_error: row.get(2)?,
+        provenance: named(row, 3, Provenance::from_name)?,
+        at: Micros(row.get(4)?),
+        digest: bytes(row, 5)?,
+        body: row.get(6)?,
+        round: None,
+        task: None,
+    })
+}
+
+pub(crate) fn read_event(row: &Row<'_>) -> rusqlite::Result<EventRow> {
+    let entry: Option<i64> = row.get(4)?;
+    Ok(EventRow {
+        id: number(row, 0)?,
+        event: Event {
+            at: Micros(row.get(1)?),
+            kind: row.get(2)?,
+            entry: match entry {
+                Some(_) => Some((BranchId(number(row, 3)?), Seq(number(row, 4)?))),
+                None => None,
+            },
+            fence: match row.get::<_, Option<i64>>(5)? {
+                Some(_) => Some(Fence(number(row, 5)?)),
+                None => None,
+            },
+            session: match row.get::<_, Option<i64>>(6)? {
+                Some(_) => Some(SessionId(number(row, 6)?)),
+                None => None,
+            },
+            letter: row
+                .get::<_, Option<String>>(7)?
+                .and_then(|letter| letter.chars().next()),
+            detail: row.get(8)?,
+            merge_key: row.get(9)?,
+        },
+        count: number(row, 10)?,
+        last_at: Micros(row.get(11)?),
+    })
+}
