@@ -1,9 +1,9 @@
 //! Recorded sessions, line for line: what passes the proxy is what was sent.
 //!
-//! Each session is played against an upstream four times: twice directly, which shows
-//! what differs by itself, once through the proxy with a new journal, and once more
-//! with that journal, where no call may reach the upstream. Nothing is parsed and
-//! printed again on the way, so lines are compared as bytes.
+//! Each session is played against an upstream five times: twice directly, which shows
+//! what differs by itself, through the proxy without a journal, with a new one, and
+//! once more with that one, where no call may have an effect again. Nothing is parsed
+//! and printed again on the way, so lines are compared as bytes.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs;
@@ -84,7 +84,7 @@ fn git_is_the_same_through_the_proxy() {
     same_bytes("git-stateless", &[], upstream, prepare);
 }
 
-/// Plays a session directly twice, then through the proxy twice, and compares.
+/// Plays a session directly twice, then through the proxy three times, and compares.
 ///
 /// The upstream's folder is made anew at the same path each time, but for the replay.
 /// `clocked` are the ids of the calls whose answers tell the time.
@@ -134,6 +134,16 @@ fn same_bytes(
         return;
     }
 
+    let relayed = relay(&direct);
+    fresh();
+    let through = play(&relayed, &script, &home);
+    same_lines(
+        &mask(&first),
+        &mask(&through),
+        session,
+        "the relay changes no byte",
+    );
+
     let proxied = world.behind_proxy(&["--keep-identity"], &direct);
     fresh();
     let through = play(&proxied, &script, &home);
@@ -141,7 +151,7 @@ fn same_bytes(
         &mask(&first),
         &mask(&through),
         session,
-        "the proxy changes no byte",
+        "the journal changes no byte",
     );
 
     let left = snapshot(&home);
@@ -170,6 +180,16 @@ fn same_bytes(
     );
     assert_eq!(left, snapshot(&home), "{session}: a replay has no effect");
     fs::remove_file(world.path("run.db")).expect("the journal is there");
+}
+
+/// Returns the argument vector of `upstream` behind the proxy without a journal.
+fn relay(upstream: &[String]) -> Vec<String> {
+    let proxy = [env!("CARGO_BIN_EXE_checkpoint"), "--keep-identity", "--"];
+    proxy
+        .iter()
+        .map(|&word| word.to_owned())
+        .chain(upstream.iter().cloned())
+        .collect()
 }
 
 /// Compares what was heard in two runs, and shows the first line that differs.

@@ -3,6 +3,8 @@
 //! Each effect happens exactly once, and what the client is told of the calls that
 //! it had made before is what it was told then.
 
+use serde_json::Value;
+
 use crate::client::Mode::{Auto, Legacy, Modern};
 use crate::client::Sdk::{Python1, Python2, Rmcp, TypeScript1, TypeScript2};
 use crate::client::{Client, Running, Story};
@@ -120,6 +122,62 @@ fn edits(client: Client, revision: &str) {
     assert_eq!(notes.effects(), effects, "and runs nothing");
 }
 
+/// Another client goes on where the first one died, be it of another language or era.
+#[test]
+fn a_plan_goes_from_client_to_client() {
+    let Some(python) = setup::python() else {
+        return;
+    };
+    if is_direct() {
+        return;
+    }
+    let world = World::new();
+    let repository = Repository::new(&world, python, "second");
+    let subjects = ["first", "second", "third"];
+    let calls: Vec<Call> = subjects
+        .iter()
+        .flat_map(|subject| repository.commit(subject))
+        .collect();
+    let command = world.behind_proxy(&[], &repository.upstream);
+    let start = |client: Client| client.start(&world, &command, &calls);
+
+    let Some(mut first) = start(Client(Python1, Legacy)) else {
+        return;
+    };
+    repository.wait_until_held();
+    first.wait_for("sending", Some(4));
+    let told = contents(&first.crash());
+    repository.release();
+
+    // The stateless revision asks for a member that the handshake era does not have, and
+    // each SDK writes the arguments' members in an order of its own.
+    let heirs = [
+        (Client(TypeScript2, Modern), STATELESS),
+        (Client(Rmcp, Legacy), HANDSHAKE),
+        (Client(Python2, Modern), STATELESS),
+        (Client(TypeScript1, Legacy), HANDSHAKE),
+        (Client(Rmcp, Modern), STATELESS),
+    ];
+    let mut before = told;
+    for (client, revision) in heirs {
+        let Some(running) = start(client) else { return };
+        let story = running.finish();
+        let results = contents(&story.results);
+        assert_eq!(story.errors(), Vec::<&Value>::new(), "{client:?}");
+        assert_eq!(results.len(), calls.len(), "{client:?}");
+        assert_eq!(results[..before.len()], before, "{client:?}");
+        assert_eq!(story.revision(), revision, "{client:?}");
+        assert_eq!(repository.effects(), subjects, "{client:?}");
+        before = results;
+    }
+}
+
+/// Returns what the tools said, without what SDK and era put around it.
+fn contents(results: &[Value]) -> Vec<Value> {
+    let text = |result: &Value| result["content"][0]["text"].clone();
+    results.iter().map(text).collect()
+}
+
 fn start_again(client: Client, world: &World, command: &[String], calls: &[Call]) -> Running {
     client
         .start(world, command, calls)
@@ -127,8 +185,8 @@ fn start_again(client: Client, world: &World, command: &[String], calls: &[Call]
 }
 
 /// Checks a run that came after a crash against what the crashed run was told.
-fn check(story: &Story, revision: &str, told: &[serde_json::Value], calls: usize) {
-    assert_eq!(story.errors(), Vec::<&serde_json::Value>::new());
+fn check(story: &Story, revision: &str, told: &[Value], calls: usize) {
+    assert_eq!(story.errors(), Vec::<&Value>::new());
     assert_eq!(story.results.len(), calls, "each call has its result");
     assert_eq!(
         &story.results[..told.len()],
