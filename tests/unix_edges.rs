@@ -2,7 +2,12 @@
 //!
 //! A parent that can be killed is this very test program, started once more for one ignored test.
 #![cfg(target_os = "linux")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test ends where something is not as it says"
+)]
 
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -12,8 +17,11 @@ use std::time::{Duration, Instant};
 use checkpoint::proxy::child::{Upstream, UpstreamCommand};
 use checkpoint::proxy::group::{ProcessGroup, group_alive_at};
 use checkpoint::proxy::guardian::Guardian;
+use checkpoint::proxy::pipe::{Filled, Flushed, Sink, Source};
+use checkpoint::proxy::signals::Signals;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
@@ -294,4 +302,88 @@ fn a_guardian_started_by_hand_says_so_by_its_code() {
         .status()
         .unwrap();
     assert_eq!(status.code(), Some(64));
+}
+
+/// Plays a process whose files may not grow beyond what `ulimit -f` says.
+#[test]
+#[ignore = "a role that another test starts under a limit"]
+fn role_limited() {
+    let Some(folder) = std::env::var_os(FOLDER) else {
+        return;
+    };
+    let _signals = Signals::install().unwrap();
+    let mut file = open(&Path::new(&folder).join("limited"));
+    let error = file.write_all(&vec![0; 1 << 20]).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EFBIG));
+    std::process::exit(42);
+}
+
+#[test]
+fn a_file_over_its_limit_is_an_error_and_no_death() {
+    let folder = tempfile::tempdir().unwrap();
+    let status = Command::new("/bin/sh")
+        .args([
+            "-c",
+            "ulimit -f 64; exec \"$0\" --ignored --exact role_limited",
+        ])
+        .arg(std::env::current_exe().unwrap())
+        .env(FOLDER, folder.path())
+        .stdout(Stdio::null())
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(42));
+}
+
+/// Plays a process that closes its output and goes on.
+#[test]
+#[ignore = "a role that another test starts"]
+fn role_closes_output() {
+    let Some(_) = std::env::var_os(FOLDER) else {
+        return;
+    };
+    let mut input = Source::stdin();
+    for mut sink in [Sink::stdout().unwrap(), Sink::stderr().unwrap()] {
+        sink.push(b"last words\n".to_vec());
+        assert_eq!(sink.flush().unwrap(), Flushed::Done);
+        sink.close();
+    }
+    while input.fill().unwrap() != Filled::Eof {
+        while input.next_line(100).is_some() {}
+        let mut fds = [PollFd::new(input.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::NONE).unwrap();
+    }
+    std::process::exit(42);
+}
+
+#[test]
+fn a_closed_output_ends_for_its_reader_while_we_go_on() {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "role_closes_output", "--nocapture"])
+        .env(FOLDER, "unused")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut text = String::new();
+    child
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut text)
+        .unwrap();
+    assert!(text.ends_with("last words\n"), "{text}");
+    text.clear();
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut text)
+        .unwrap();
+    assert_eq!(text, "last words\n");
+    assert!(child.try_wait().unwrap().is_none(), "it lives");
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(b"a line\n").unwrap();
+    drop(input);
+    assert_eq!(child.wait().unwrap().code(), Some(42));
 }

@@ -25,6 +25,30 @@ pub fn escape_block(text: &str) -> Cow<'_, str> {
     escape_where(text, |c| c != '\n' && c != '\t' && is_dangerous(c))
 }
 
+/// Returns a JSON document in which no character can drive a terminal: what JSON allows unescaped
+/// in a string, such as DEL, C1 and direction marks, becomes `\u009b`, which means the same.
+///
+/// Line ends and tabs between the tokens stay.
+#[must_use]
+pub fn escape_json(document: &str) -> Cow<'_, str> {
+    let is_escaped = |c: char| !c.is_ascii_whitespace() && is_dangerous(c);
+    if !document.contains(is_escaped) {
+        return Cow::Borrowed(document);
+    }
+    let mut escaped = String::with_capacity(document.len() + 16);
+    for c in document.chars() {
+        if is_escaped(c) {
+            let mut units = [0; 2];
+            for unit in c.encode_utf16(&mut units) {
+                let _ = write!(escaped, "\\u{unit:04x}");
+            }
+        } else {
+            escaped.push(c);
+        }
+    }
+    Cow::Owned(escaped)
+}
+
 fn escape_where(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
     let Some(first) = text.find(&is_escaped) else {
         return Cow::Borrowed(text);
@@ -65,12 +89,12 @@ fn is_dangerous(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::golden::assert_golden;
     use super::*;
 
     /// Every character that must not reach a terminal, and how it is shown: the golden of the rule.
     #[test]
     fn golden() {
-        let golden = include_str!("../../fixtures/cli/escape.golden");
         let mut seen = String::new();
         for code in (0..=0xa0)
             .chain(0x61b..=0x61d)
@@ -82,7 +106,7 @@ mod tests {
             let c = char::from_u32(code).expect("no surrogate is in these ranges");
             let _ = writeln!(seen, "U+{code:04X} {}", escape(&c.to_string()));
         }
-        assert_eq!(seen, golden, "fixtures/cli/escape.golden differs");
+        assert_golden("cli/escape.golden", &seen);
     }
 
     #[test]
@@ -91,6 +115,22 @@ mod tests {
             escape("charge_card ✓ é 漢字 \\n"),
             Cow::Borrowed(_)
         ));
+    }
+
+    #[test]
+    fn a_document_means_the_same() {
+        let value = serde_json::json!({"a": "\u{9b}2J\u{202e}\u{7f}\u{2028}é\n\u{1b}"});
+        let document = serde_json::to_string_pretty(&value).unwrap();
+        let escaped = escape_json(&document);
+        assert_eq!(
+            escaped,
+            "{\n  \"a\": \"\\u009b2J\\u202e\\u007f\\u2028é\\n\\u001b\"\n}"
+        );
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(&escaped).unwrap(),
+            value
+        );
+        assert!(matches!(escape_json("{\n}"), Cow::Borrowed(_)));
     }
 
     #[test]

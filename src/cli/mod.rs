@@ -10,16 +10,22 @@
 
 mod completions;
 mod demo;
+pub mod detail;
 pub mod error;
 pub mod escape;
 pub mod exit;
+pub mod filter;
+#[cfg(test)]
+mod golden;
 pub mod logging;
 mod ls;
 pub mod output;
+mod pretty;
 mod proxy_args;
 mod run;
 pub mod settings;
 mod show;
+mod target;
 pub mod values;
 pub mod view;
 

@@ -14,7 +14,7 @@ use comfy_table::{Row, Table, Width};
 use serde::Serialize;
 
 use super::error::CliError;
-use super::escape::escape;
+use super::escape::{escape, escape_json};
 use super::view::Time;
 
 /// Version of the JSON documents; it rises when a member changes its meaning or goes away.
@@ -110,7 +110,7 @@ impl Output {
         };
         let look = Look {
             colour,
-            width: is_terminal.then(|| Table::new().width()).flatten(),
+            width: is_terminal.then(terminal_width).flatten(),
             times: if is_terminal {
                 Times::Since(Time::now())
             } else {
@@ -172,13 +172,18 @@ impl Output {
         let mut text = serde_json::to_string_pretty(document)
             .map_err(|error| CliError::from(io::Error::from(error)))?;
         text.push('\n');
-        self.bytes(text.as_bytes())
+        self.bytes(escape_json(&text).as_bytes())
     }
 
     /// Writes one line of talk to stderr. It is lost if stderr is closed.
     pub fn note(&self, text: &str) {
         let _ = writeln!(io::stderr().lock(), "checkpoint: {}", escape(text));
     }
+}
+
+/// Returns the terminal's columns; a pseudo-terminal that nobody sized says 0, which is no width.
+fn terminal_width() -> Option<u16> {
+    Table::new().width().filter(|width| *width > 0)
 }
 
 /// What a cell's colour says.

@@ -104,6 +104,8 @@ pub struct ProxyArgs {
     pub redact_args_in_journal: bool,
 
     /// What a call meets that differs from the journaled one at its place [default: strict]
+    ///
+    /// `strict` refuses it. `fork`, which opens a branch, is not available in this version.
     #[arg(long, value_name = "strict|fork", hide_possible_values = true, help_heading = DECISIONS)]
     pub on_divergence: Option<OnDivergence>,
 
@@ -161,11 +163,11 @@ pub struct ProxyArgs {
     /// Answer a call outcome_unknown after this long [default: none]
     ///
     /// The upstream may still finish it; a later answer is journaled.
-    #[arg(long, value_name = "DUR", value_parser = values::parse_timeout, help_heading = LIMITS)]
+    #[arg(long, value_name = "DUR", value_parser = values::parse_timeout, allow_hyphen_values = true, help_heading = LIMITS)]
     pub call_timeout: Option<Duration>,
 
     /// How long calls in flight may go on after the client is gone [default: 30s]
-    #[arg(long, value_name = "DUR", value_parser = values::parse_duration, help_heading = LIMITS)]
+    #[arg(long, value_name = "DUR", value_parser = values::parse_duration, allow_hyphen_values = true, help_heading = LIMITS)]
     pub drain_timeout: Option<Duration>,
 
     /// Longest line, either way [default: 64MiB]
@@ -173,6 +175,7 @@ pub struct ProxyArgs {
         long,
         value_name = "SIZE",
         value_parser = values::parse_message_bytes,
+ allow_hyphen_values = true,
         help_heading = LIMITS
     )]
     pub max_message_bytes: Option<usize>,

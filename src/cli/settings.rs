@@ -93,6 +93,8 @@ pub type Env<'env> = &'env dyn Fn(&str) -> Option<OsString>;
 /// A usage error for the first value that can't be used, flag that is not available, or flag that
 /// needs a journal where there is none.
 pub fn resolve(args: ProxyArgs, log: LogSettings, env: Env<'_>) -> Result<ProxySettings, CliError> {
+    // First, as a command's name taken for a version explains whatever else is missing.
+    let identity = identity(args.name.clone(), args.version.clone(), args.keep_identity)?;
     refuse_unavailable(&args, env)?;
     let journal = journal(args.journal, env)?;
     if args.redact_args_in_journal && journal.is_none() {
@@ -105,7 +107,7 @@ pub fn resolve(args: ProxyArgs, log: LogSettings, env: Env<'_>) -> Result<ProxyS
         workflow_id: workflow_id(args.workflow_id, env)?,
         trust_annotations: args.trust_annotations,
         redact_args: args.redact_args_in_journal,
-        identity: identity(args.name, args.version, args.keep_identity)?,
+        identity,
         refusals: args.refusals,
         annotate: args.annotate,
         call_timeout: args.call_timeout,

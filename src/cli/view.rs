@@ -193,6 +193,9 @@ pub struct EntryView {
     pub session: Option<String>,
     /// Something a person should know, such as `replayed 2x`.
     pub note: Option<String>,
+    /// Whether its seq alone names it: the journal's own workflow, and its active branch.
+    #[serde(skip)]
+    pub is_named_by_seq: bool,
 }
 
 impl EntryView {
@@ -200,6 +203,40 @@ impl EntryView {
     #[must_use]
     pub fn is_undelivered(&self) -> bool {
         self.status.is_settled() && self.delivered_at.is_none()
+    }
+
+    /// Returns the word for its state that people see: the status, or `IN-DOUBT`.
+    #[must_use]
+    pub fn status_word(&self) -> &'static str {
+        if self.in_doubt {
+            "IN-DOUBT"
+        } else {
+            self.status.name()
+        }
+    }
+
+    /// Returns what the status alone does not say, the most urgent first.
+    #[must_use]
+    pub fn remarks(&self) -> Vec<String> {
+        let mut remarks = Vec::new();
+        if self.quarantined {
+            remarks.push("quarantined".to_owned());
+        }
+        if self.running {
+            remarks.push("running".to_owned());
+        }
+        if self.is_error == Some(true) {
+            remarks.push("isError".to_owned());
+        }
+        if self.is_undelivered() {
+            remarks.push("undelivered".to_owned());
+        }
+        match self.provenance.as_deref() {
+            None | Some("upstream") => {}
+            Some(other) => remarks.push(format!("by {other}")),
+        }
+        remarks.extend(self.note.clone());
+        remarks
     }
 
     /// Returns how long it took, or, while it runs, has taken until `now`.
@@ -245,6 +282,7 @@ pub(super) mod tests {
             window: None,
             session: Some("1".to_owned()),
             note: None,
+            is_named_by_seq: true,
         }
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::{Note, Surroundings, Visit};
 use crate::journal::{
-    Applied, Attempt, Branch, JournalError, Outcome, Stored, Transaction, Workflow,
+    Applied, Attempt, Branch, JournalError, Outcome, Payload, Stored, Transaction, Workflow,
 };
 use crate::json;
 use crate::rules::decide::{
@@ -34,7 +34,7 @@ pub struct Call {
     /// The plain signature.
     pub signature: Signature,
     /// The arguments' bytes as they came; `None` if the call had none.
-    pub arguments: Option<Vec<u8>>,
+    pub arguments: Option<Payload>,
     /// `_meta.checkpoint_workflow`.
     pub workflow: Option<WorkflowId>,
     /// `_meta.checkpoint_seq`.
@@ -473,7 +473,10 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         let gone = entry.unanswered.is_some() || !self.is_live(entry.session);
         let round = match (entry.status, &call.round) {
             (Status::InputRequired, Some(round)) if !is_damaged => {
-                let asked = self.tx.outcome(entry.fence)?.and_then(|outcome| outcome.round);
+                let asked = self
+                    .tx
+                    .outcome(entry.fence)?
+                    .and_then(|outcome| outcome.round);
                 match asked {
                     Some(asked) if asked.state.is_some() => {
                         if round.state == asked.state {
@@ -769,4 +772,3 @@ fn quarantine(entry: Option<Entry>, seq: Option<Seq>) -> AdmissionVerdict {
         reason: None,
     }))
 }
-

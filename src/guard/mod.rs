@@ -114,8 +114,8 @@ pub struct Note {
 pub enum Done {
     /// What happens to the call.
     Admitted(Box<Admission>),
-    /// The outcome is the entry's.
-    Settled,
+    /// The outcome is the entry's, as of then.
+    Settled(Micros),
     /// Somebody else owns the entry by now: the outcome was kept as an event.
     Stale,
     /// It is written, or there was nothing to write.
@@ -170,11 +170,9 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
         let lazy = ops.iter().all(|op| match op {
             Op::Deliver(_) => true,
             Op::Note(note) => note.merges,
-            Op::Admit(_)
-            | Op::Settle(_)
-            | Op::GiveUp(..)
-            | Op::TaskEnd { .. }
-            | Op::EndSession => false,
+            Op::Admit(_) | Op::Settle(_) | Op::GiveUp(..) | Op::TaskEnd { .. } | Op::EndSession => {
+                false
+            }
         });
         if lazy {
             Durability::Process
@@ -446,7 +444,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         match crate::rules::lifecycle::lose(entry, reason) {
             Ok(transition) => {
                 self.write(transition, None, None, event)?;
-                Ok(Done::Settled)
+                Ok(Done::Settled(self.now))
             }
             Err(_) => Ok(Done::Stale),
         }

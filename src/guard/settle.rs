@@ -5,7 +5,9 @@
 
 use super::admit::Ticket;
 use super::{Done, Note, Surroundings, Visit};
-use crate::journal::{Applied, JournalError, Outcome, RoundKey, Stored, TaskKey, Transaction};
+use crate::journal::{
+    Applied, JournalError, Outcome, Payload, RoundKey, Stored, TaskKey, Transaction,
+};
 use crate::rules::entry::{Provenance, Status, Unanswered, outcome_digest};
 use crate::rules::lifecycle::{self, Asked};
 use crate::rules::signature::Signature;
@@ -18,7 +20,7 @@ pub struct Answer {
     /// A result with `isError: true`.
     pub is_error: bool,
     /// The bytes of the `result` or `error` member.
-    pub body: Vec<u8>,
+    pub body: Payload,
     /// The bytes are kept; without them a replay is `result_expired`.
     pub is_kept: bool,
     /// What the next round is told by.
@@ -102,7 +104,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                 match lifecycle::void(&stored.entry, self.now, asked) {
                     Ok(transition) => {
                         self.write(transition, None, None, Some(event))?;
-                        Ok(Done::Settled)
+                        Ok(Done::Settled(self.now))
                     }
                     Err(_) => Ok(Done::Stale),
                 }
@@ -117,7 +119,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                 if let Ok(transition) = lifecycle::give_up(&stored.entry, gave_up) {
                     self.write(transition, None, None, Some(event))?;
                 }
-                Ok(Done::Settled)
+                Ok(Done::Settled(self.now))
             }
         }
     }
@@ -176,7 +178,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                 entry.fence,
             ));
         }
-        Ok(Done::Settled)
+        Ok(Done::Settled(self.now))
     }
 
     /// Returns the question that this round answered, if it is a further one.
@@ -258,7 +260,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                 task: None,
             };
             self.write(transition, None, Some(outcome), None)?;
-            return Ok(Done::Settled);
+            return Ok(Done::Settled(self.now));
         }
         Ok(Done::Noted)
     }
@@ -281,4 +283,3 @@ fn hex(bytes: &[u8]) -> String {
         text
     })
 }
-

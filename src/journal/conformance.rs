@@ -1,1 +1,528 @@
-//! The suite that each back-end must pass.
+//! The suite that each back-end must pass: every promise of [`super::Journal`] and
+//! [`super::Transaction`] is a check here, run against every implementation.
+//!
+//! A bug found in one back-end becomes a check for all. Must not: know which back-end it runs
+//! against.
+
+use super::{
+    Applied, Attempt, Durability, Event, Journal, Outcome, RoundKey, Session, TaskKey, Transaction,
+    Write,
+};
+use crate::rules::entry::{Entry, GaveUp, Provenance, Status, outcome_digest};
+use crate::rules::ids::{BranchId, Fence, HeldKey, Micros, Seq, SessionId, Window, WorkflowId};
+use crate::rules::lifecycle::{self, Reservation, Settlement, Transition};
+use crate::rules::signature::{Scheme, Signature};
+
+/// Runs the whole suite; `make` returns an empty journal each time it is called. Returns how many
+/// checks were run.
+///
+/// # Panics
+///
+/// A check fails.
+pub fn run<J: Journal>(mut make: impl FnMut() -> J) -> usize {
+    let checks: [fn(&mut J); 12] = [
+        a_commit_keeps_and_a_drop_forgets,
+        a_workflow_is_made_once_with_its_first_branch,
+        a_reservation_is_made_once,
+        a_change_loses_against_another_status_attempt_or_fence,
+        nothing_of_a_lost_write_is_kept,
+        fences_and_sessions_rise,
+        seqs_beyond_the_last_leave_gaps_that_fill,
+        what_is_undelivered_is_found_by_signature_until_it_is_delivered,
+        keys_find_their_first_entry,
+        outcomes_come_back_as_they_were,
+        questions_and_tasks_are_found_again,
+        events_are_appended_or_counted,
+    ];
+    for check in checks {
+        check(&mut make());
+    }
+    checks.len()
+}
+
+const UID: [u8; 16] = [7; 16];
+
+fn tx<J: Journal>(journal: &mut J) -> J::Tx<'_> {
+    journal
+        .begin(Durability::Power)
+        .expect("a transaction begins")
+}
+
+fn workflow<J: Journal>(journal: &mut J) -> BranchId {
+    let mut tx = tx(journal);
+    let made = tx
+        .create_workflow(&WorkflowId("w".into()), [1; 16], Micros(1))
+        .expect("a workflow is made");
+    tx.put_session(SessionId(1), &Session::default())
+        .expect("a session is written");
+    tx.commit().expect("it commits");
+    made.active.id
+}
+
+fn reservation(branch: BranchId, seq: u64, fence: Fence) -> Reservation {
+    Reservation {
+        branch,
+        seq: Seq(seq),
+        tool: "charge".into(),
+        scheme: Scheme::Plain,
+        signature: Signature([5; 32]),
+        fence,
+        session: SessionId(1),
+        at: Micros(10),
+        key: None,
+        call_id: None,
+    }
+}
+
+fn attempt(entry: &Entry) -> Attempt {
+    Attempt {
+        fence: entry.fence,
+        branch: entry.branch,
+        seq: entry.seq,
+        attempt: entry.attempt,
+        round: entry.round,
+        previous: None,
+        session: entry.session,
+        started_at: Micros(10),
+        scheme: entry.scheme,
+        signature: entry.signature,
+        arguments: Some(br#"{"a":1.0}"#.to_vec().into()),
+        arguments_bytes: 9,
+        is_redacted: false,
+        protocol_version: Some("2025-11-25".into()),
+        tool_revision: None,
+        policy: None,
+        traceparent: None,
+    }
+}
+
+fn write(transition: Transition) -> Write {
+    let checksum = transition.entry.checksum(&UID);
+    Write {
+        checksum,
+        attempt: None,
+        outcome: None,
+        event: None,
+        transition,
+    }
+}
+
+fn reserve(tx: &mut impl Transaction, branch: BranchId, seq: u64) -> Entry {
+    reserve_with(tx, branch, seq, |_| {})
+}
+
+fn reserve_with(
+    tx: &mut impl Transaction,
+    branch: BranchId,
+    seq: u64,
+    change: impl FnOnce(&mut Reservation),
+) -> Entry {
+    let fence = tx.next_fence().expect("a fence");
+    let mut reservation = reservation(branch, seq, fence);
+    change(&mut reservation);
+    let transition = lifecycle::reserve_new(reservation);
+    let entry = transition.entry.clone();
+    let mut write = write(transition);
+    write.attempt = Some(attempt(&entry));
+    assert_eq!(tx.apply(&write).expect("it is written"), Applied::Done);
+    entry
+}
+
+fn settle(tx: &mut impl Transaction, entry: &Entry, outcome: Outcome) -> Entry {
+    let transition = lifecycle::settle(
+        entry,
+        Settlement {
+            status: outcome.status,
+            is_error: outcome.is_error,
+            provenance: outcome.provenance,
+            digest: outcome.digest,
+            is_tombstone: false,
+            at: outcome.at,
+        },
+    )
+    .expect("a pending entry settles");
+    let after = transition.entry.clone();
+    let mut write = write(transition);
+    write.outcome = Some(outcome);
+    assert_eq!(tx.apply(&write).expect("it is written"), Applied::Done);
+    after
+}
+
+fn outcome(entry: &Entry, status: Status, body: &[u8]) -> Outcome {
+    Outcome {
+        fence: entry.fence,
+        status,
+        is_error: false,
+        provenance: Provenance::Upstream,
+        at: Micros(20),
+        digest: outcome_digest(body),
+        body: Some(body.to_vec().into()),
+        round: None,
+        task: None,
+    }
+}
+
+fn a_commit_keeps_and_a_drop_forgets<J: Journal>(journal: &mut J) {
+    let branch = workflow(journal);
+    {
+        let mut tx = tx(journal);
+        reserve(&mut tx, branch, 1);
+    }
+    let mut second = tx(journal);
+    assert_eq!(second.entry(branch, Seq(1)).expect("read"), None);
+    let entry = reserve(&mut second, branch, 1);
+    second.commit().expect("it commits");
+    let mut third = tx(journal);
+    let stored = third
+        .entry(branch, Seq(1))
+        .expect("read")
+        .expect("it is there");
+    assert_eq!(stored.entry, entry);
+    assert_eq!(stored.checksum, entry.checksum(&UID));
+}
+
+fn a_workflow_is_made_once_with_its_first_branch<J: Journal>(journal: &mut J) {
+    let branch = workflow(journal);
+    let mut tx = tx(journal);
+    let found = tx
+        .workflow(&WorkflowId("w".into()))
+        .expect("read")
+        .expect("it is there");
+    assert_eq!(found.active.id, branch);
+    assert_eq!((found.active.number, found.active.highest), (0, 0));
+    assert_eq!(found.uid, [1; 16]);
+    assert_eq!(tx.workflow(&WorkflowId("v".into())).expect("read"), None);
+    let other = tx
+        .create_workflow(&WorkflowId("v".into()), [2; 16], Micros(2))
+        .expect("another is made");
+    assert_ne!(other.active.id, branch);
+    assert_ne!(other.number, found.number);
+}
+
+fn a_reservation_is_made_once<J: Journal>(journal: &mut J) {
+    let branch = workflow(journal);
+    let mut tx = tx(journal);
+    let first = reserve(&mut tx, branch, 1);
+    let fence = tx.next_fence().expect("a fence");
+    let again = write(lifecycle::reserve_new(reservation(branch, 1, fence)));
+    assert_eq!(tx.apply(&again).expect("no error"), Applied::Lost);
+    let stored = tx
+        .entry(branch, Seq(1))
+        .expect("read")
+        .expect("it is there");
+    assert_eq!(stored.entry, first);
+}
+
+fn a_change_loses_against_another_status_attempt_or_fence<J: Journal>(journal: &mut J) {
+    let branch = workflow(journal);
+    let mut tx = tx(journal);
+    let entry = reserve(&mut tx, branch, 1);
+    let wrong = [
+        Entry {
+            status: Status::Accepted,
+            ..entry.clone()
+        },
+        Entry {
+            attempt: 2,
+            ..entry.clone()
+        },
+        Entry {
+            fence: Fence(entry.fence.0 + 1),
+            ..entry.clone()
+        },
+    ];
+    for wrong in wrong {
+        let transition = lifecycle::settle(
+            &wrong,
+            Settlement {
+                status: Status::Completed,
+                is_error: false,
+                provenance: Provenance::Upstream,
+                digest: [0; 32],
+                is_tombstone: false,
+                at: Micros(2),
+            },
+        )
+        .expect("legal from there");
+        assert_eq!(
+            tx.apply(&write(transition)).expect("no error"),
+            Applied::Lost
+        );
+    }
+    let stored = tx
+        .entry(branch, Seq(1))
+        .expect("read")
+        .expect("it is there");
+    assert_eq!(stored.entry, entry);
+}
+
+fn nothing_of_a_lost_write_is_kept<J: Journal>(journal: &mut J) {
+    let branch = workflow(journal);
+    let mut tx = tx(journal);
+    let entry = reserve(&mut tx, branch, 1);
+    settle(&mut tx, &entry, outcome(&entry, Status::Completed, b"{}"));
+    let late = lifecycle::settle(
+        &entry,
+        Settlement {
+            status: Status::Failed,
+            is_error: false,
+            provenance: Provenance::Upstream,
+            digest: [1; 32],
+            is_tombstone: false,
+            at: Micros(3),
+        },
+    )
+    .expect("legal from PENDING");
+    let mut lost = write(late);
+    lost.event = Some(event("late"));
+    assert_eq!(tx.apply(&lost).expect("no error"), Applied::Lost);
+    assert_eq!(tx.events(branch, Seq(1)).expect("read"), vec![]);
+    let kept = tx.outcome(entry.fence).expect("read").expect("it is there");
+    assert_eq!(kept.status, Status::Completed);
+}
+
+fn fences_and_sessions_rise<J: Journal>(journal: &mut J) {
+    let branch = workflow(journal);
+    let mut tx = tx(journal);
+    let first = tx.next_fence().expect("a fence");
+    let entry = reserve(&mut tx, branch, 1);
+    assert_eq!(entry.fence, first);
+    assert!(tx.next_fence().expect("a fence") > first);
+    let session = tx.next_session().expect("an id");
+    assert_eq!(session, SessionId(2));
+    let row = Session {
+        host: "h".into(),
+        pid: 3,
+        upstream_started_at: Some(99),
+        ..Session::default()
+    };
+    tx.put_session(session, &row).expect("written");
+    assert_eq!(tx.session(session).expect("read"), Some(row));
+    assert!(tx.next_session().expect("an id") > session);
+}
+
+fn seqs_beyond_the_last_leave_gaps_that_fill<J: Journal>(journal: &mut J) {
+    let branch = workflow(journal);
+    let mut tx = tx(journal);
+    reserve(&mut tx, branch, 5);
+    let highest = |tx: &mut J::Tx<'_>| tx.branch(branch).expect("read").expect("there").highest;
+    assert_eq!(highest(&mut tx), 5);
+    let gaps = |tx: &mut J::Tx<'_>| -> Vec<u64> {
+        (1..=7)
+            .filter(|seq| tx.is_gap(branch, Seq(*seq)).expect("read"))
+            .collect()
+    };
+    assert_eq!(gaps(&mut tx), [1, 2, 3, 4]);
+    reserve(&mut tx, branch, 2);
+    assert_eq!(gaps(&mut tx), [1, 3, 4]);
+    reserve(&mut tx, branch, 4);
+    reserve(&mut tx, branch, 1);
+    assert_eq!(gaps(&mut tx), [3]);
+    assert_eq!(highest(&mut tx), 5);
+    reserve(&mut tx, branch, 6);
+    assert_eq!(gaps(&mut tx), [3]);
+}
+
+fn what_is_undelivered_is_found_by_signature_until_it_is_delivered<J: Journal>(journal: &mut J) {
+    let branch = workflow(journal);
+    let mut tx = tx(journal);
+    let entry = reserve(&mut tx, branch, 1);
+    let ours = [(Scheme::Plain, Signature([5; 32]))];
+    let found = |tx: &mut J::Tx<'_>, signatures: &[(Scheme, Signature)]| -> Vec<u64> {
+        tx.undelivered(branch, signatures)
+            .expect("read")
+            .iter()
+            .map(|stored| stored.entry.seq.0)
+            .collect()
+    };
+    assert_eq!(found(&mut tx, &ours), [1]);
+    assert_eq!(
+        found(&mut tx, &[(Scheme::Keyed, Signature([5; 32]))]),
+        [0; 0]
+    );
+    assert_eq!(
+        found(&mut tx, &[(Scheme::Plain, Signature([6; 32]))]),
+        [0; 0]
+    );
+    // What has no outcome yet can't be delivered.
+    assert!(
+        !tx.deliver(branch, Seq(1), entry.fence, Micros(30))
+            .expect("no error")
+    );
+    let given_up = lifecycle::give_up(&entry, GaveUp::Cancelled).expect("pending");
+    assert_eq!(tx.apply(&write(given_up)).expect("written"), Applied::Done);
+    let settled = settle(&mut tx, &entry, outcome(&entry, Status::Completed, b"{}"));
+    assert_eq!(found(&mut tx, &ours), [1]);
+    assert!(
+        !tx.deliver(branch, Seq(1), Fence(entry.fence.0 + 9), Micros(30))
+            .expect("no error")
+    );
+    assert!(
+        tx.deliver(branch, Seq(1), entry.fence, Micros(30))
+            .expect("no error")
+    );
+    assert!(
+        !tx.deliver(branch, Seq(1), entry.fence, Micros(31))
+            .expect("no error")
+    );
+    assert_eq!(found(&mut tx, &ours), [0; 0]);
+    let stored = tx.entry(branch, Seq(1)).expect("read").expect("there");
+    assert_eq!(stored.entry.delivered_at, Some(Micros(30)));
+    assert_eq!(stored.entry.digest, settled.digest);
+}
+
+fn keys_find_their_first_entry<J: Journal>(journal: &mut J) {
+    let branch = workflow(journal);
+    let mut tx = tx(journal);
+    let held = |window, id: &str| HeldKey {
+        key: "k".into(),
+        window,
+        window_id: id.into(),
+    };
+    let run = held(Window::Run, "w");
+    reserve_with(&mut tx, branch, 1, |reservation| {
+        reservation.key = Some(run.clone());
+    });
+    reserve_with(&mut tx, branch, 2, |reservation| {
+        reservation.key = Some(run.clone());
+    });
+    let found = tx.by_key(&run).expect("read").expect("there");
+    assert_eq!(found.entry.seq, Seq(1));
+    assert_eq!(tx.by_key(&held(Window::Journal, "w")).expect("read"), None);
+    assert_eq!(tx.by_key(&held(Window::Run, "v")).expect("read"), None);
+}
+
+fn outcomes_come_back_as_they_were<J: Journal>(journal: &mut J) {
+    let branch = workflow(journal);
+    let mut tx = tx(journal);
+    let entry = reserve(&mut tx, branch, 1);
+    assert_eq!(tx.outcome(entry.fence).expect("read"), None);
+    let body = b"{\"n\":1.0,\"big\":12345678901234567890123,\"z\":\"\\ud800\"}";
+    let given = outcome(&entry, Status::Completed, body);
+    settle(&mut tx, &entry, given.clone());
+    assert_eq!(tx.outcome(entry.fence).expect("read"), Some(given));
+    let stored = tx.attempt(entry.fence).expect("read").expect("there");
+    assert_eq!(stored, attempt(&entry));
+}
+
+fn questions_and_tasks_are_found_again<J: Journal>(journal: &mut J) {
+    let branch = workflow(journal);
+    let mut tx = tx(journal);
+    let asked = reserve(&mut tx, branch, 1);
+    let question = Outcome {
+        round: Some(RoundKey {
+            state: Some([3; 32]),
+            inputs: "a\nb".into(),
+        }),
+        ..outcome(&asked, Status::InputRequired, b"{}")
+    };
+    settle(&mut tx, &asked, question.clone());
+    assert_eq!(
+        tx.by_state(&[3; 32]).expect("read"),
+        vec![(branch, Seq(1), asked.fence)]
+    );
+    assert_eq!(tx.by_state(&[4; 32]).expect("read"), vec![]);
+    assert_eq!(tx.outcome(asked.fence).expect("read"), Some(question));
+
+    let accepted = reserve(&mut tx, branch, 2);
+    let task = TaskKey {
+        id: "t-1".into(),
+        created_at: "2026-01-01T00:00:00Z".into(),
+    };
+    let handle = Outcome {
+        task: Some(task.clone()),
+        ..outcome(&accepted, Status::Accepted, b"{\"task\":{}}")
+    };
+    let accepted = settle(&mut tx, &accepted, handle.clone());
+    let found = tx.by_task("t-1").expect("read");
+    assert_eq!(found.len(), 1);
+    assert_eq!((found[0].0.entry.seq, &found[0].1), (Seq(2), &task));
+    let end = outcome(&accepted, Status::Completed, b"{\"content\":[]}");
+    settle(&mut tx, &accepted, end.clone());
+    assert_eq!(tx.outcome(accepted.fence).expect("read"), Some(handle));
+    assert_eq!(tx.task_end(accepted.fence).expect("read"), Some(end));
+    assert_eq!(tx.task_end(asked.fence).expect("read"), None);
+}
+
+fn event(kind: &str) -> Event {
+    Event {
+        kind: kind.into(),
+        at: Micros(40),
+        entry: Some((BranchId(1), Seq(1))),
+        fence: None,
+        session: Some(SessionId(1)),
+        letter: Some('B'),
+        detail: Some("{}".into()),
+        merge_key: None,
+    }
+}
+
+fn events_are_appended_or_counted<J: Journal>(journal: &mut J) {
+    workflow(journal);
+    let mut tx = tx(journal);
+    let merged = Event {
+        merge_key: Some("m".into()),
+        ..event("replayed")
+    };
+    for at in [40, 50, 45] {
+        tx.event(&Event {
+            at: Micros(at),
+            ..merged.clone()
+        })
+        .expect("written");
+    }
+    tx.event(&event("diverged")).expect("written");
+    tx.event(&event("diverged")).expect("written");
+    let rows = tx.events(BranchId(1), Seq(1)).expect("read");
+    let seen: Vec<(&str, u64, i64)> = rows
+        .iter()
+        .map(|row| (row.event.kind.as_str(), row.count, row.last_at.0))
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            ("replayed", 3, 50),
+            ("diverged", 1, 40),
+            ("diverged", 1, 40)
+        ]
+    );
+    assert_eq!(tx.events(BranchId(1), Seq(2)).expect("read"), vec![]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::memory::MemoryJournal;
+    use crate::journal::schema;
+    use crate::journal::sqlite::SqliteJournal;
+
+    #[test]
+    fn the_memory_journal_conforms() {
+        assert_eq!(
+            run(|| MemoryJournal::new(UID, WorkflowId("own".into()))),
+            12
+        );
+    }
+
+    #[test]
+    fn the_sqlite_journal_conforms() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut made = 0;
+        let checks = run(|| {
+            made += 1;
+            let path = folder.path().join(format!("{made}.db"));
+            let image =
+                schema::empty_image(UID, &WorkflowId("own".into()), Micros(1)).expect("an image");
+            std::fs::write(&path, image).expect("a file");
+            SqliteJournal::open(
+                Box::new(move || {
+                    rusqlite::Connection::open(&path)
+                        .map_err(|error| crate::journal::sqlite::classify(&error))
+                }),
+                Box::new(|| Ok(())),
+            )
+            .expect("it opens")
+        });
+        assert_eq!(checks, 12);
+    }
+}

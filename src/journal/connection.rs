@@ -112,7 +112,12 @@ pub fn open(
     let pinned;
     let connection = connect(path, access)?;
     // Only now, as on an overlay the file may become another when it is first opened to write.
-    pinned = Pinned::open(path).map_err(|error| CannotUse::io("read", path, error))?;
+    pinned = Pinned::open(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => CannotUse::Moved {
+            path: path.to_owned(),
+        },
+        _ => CannotUse::io("read", path, error),
+    })?;
     let settings = Settings {
         path,
         connection: &connection,
@@ -442,3 +447,6 @@ impl Watch {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -35,16 +35,10 @@ pub struct Filesystem {
 ///
 /// [`CannotUse::Io`] if the system does not tell.
 pub fn kind(path: &Path) -> Result<Filesystem, CannotUse> {
-    let stat = at_nearest(path, |path| nix::sys::statfs::statfs(path))?;
+    let stat = at_nearest(path, nix::sys::statfs::statfs)?;
     #[cfg(any(target_os = "linux", target_os = "android"))]
     {
         // The kernel's numbers have 32 bits; the field's width and sign differ by machine.
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            clippy::unnecessary_cast,
-            reason = "only the low 32 bits count, and the type differs by machine"
-        )]
         let magic = stat.filesystem_type().0 as u32;
         Ok(by_magic(magic))
     }
@@ -60,11 +54,8 @@ pub fn kind(path: &Path) -> Result<Filesystem, CannotUse> {
 ///
 /// [`CannotUse::Io`] if the system does not tell.
 pub fn free_bytes(path: &Path) -> Result<u64, CannotUse> {
-    let stat = at_nearest(path, |path| nix::sys::statvfs::statvfs(path))?;
-    #[cfg_attr(
-        target_os = "linux",
-        expect(clippy::unnecessary_cast, reason = "the types differ by machine")
-    )]
+    let stat = at_nearest(path, nix::sys::statvfs::statvfs)?;
+    // The types differ by machine.
     let free = (stat.blocks_available() as u64).saturating_mul(stat.fragment_size() as u64);
     Ok(free)
 }

@@ -246,3 +246,138 @@ mod whole_files {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::Stdio;
+
+    use super::super::fixture::{World, rerun, role};
+    use super::*;
+
+    /// Waits until a question is answered with no.
+    ///
+    /// A program that another test starts carries all our descriptors, and so our locks, from
+    /// its fork until its exec closes them; for so long a lock outlives its owner.
+    fn wait_until_not(mut is_held: impl FnMut() -> io::Result<bool>) {
+        let start = std::time::Instant::now();
+        while is_held().unwrap() {
+            assert!(start.elapsed().as_secs() < 20, "the lock never ended");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_session_is_live_while_its_lock_is_held() {
+        let world = World::empty();
+        assert!(!is_live(&world.journal, 7).unwrap());
+        assert!(world.files().is_empty(), "a question makes no file");
+        let lock = SessionLock::acquire(&world.journal, 7).unwrap().unwrap();
+        let mut query = LockQuery::new(&world.journal);
+        for _ in 0..3 {
+            assert!(query.is_live(7).unwrap());
+            assert!(is_live(&world.journal, 7).unwrap());
+            assert!(!query.is_live(6).unwrap() && !query.is_live(8).unwrap());
+        }
+        assert!(SessionLock::acquire(&world.journal, 7).unwrap().is_none());
+        let other = SessionLock::acquire(&world.journal, 8).unwrap().unwrap();
+        drop(lock);
+        wait_until_not(|| query.is_live(7));
+        assert!(query.is_live(8).unwrap());
+        drop(other);
+        let again = SessionLock::acquire(&world.journal, 7).unwrap();
+        assert!(again.is_some());
+    }
+
+    #[test]
+    fn a_duplicate_keeps_a_session_live_and_a_program_started_meanwhile_does_not() {
+        let world = World::empty();
+        let lock = SessionLock::acquire(&world.journal, 1).unwrap().unwrap();
+        let duplicate = lock.as_fd().try_clone_to_owned().unwrap();
+        let mut program = std::process::Command::new("cat")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        drop(lock);
+        assert!(is_live(&world.journal, 1).unwrap());
+        drop(duplicate);
+        wait_until_not(|| is_live(&world.journal, 1));
+        assert!(program.try_wait().unwrap().is_none());
+        drop(program.stdin.take());
+        program.wait().unwrap();
+    }
+
+    const KILL_TEST: &str = "journal::locks::tests::a_killed_session_is_gone";
+
+    #[test]
+    fn a_killed_session_is_gone() {
+        if let Some((_, journal)) = role() {
+            let _lock = SessionLock::acquire(&journal, 3).unwrap().unwrap();
+            println!("\nready");
+            std::io::stdout().flush().unwrap();
+            loop {
+                std::thread::park();
+            }
+        }
+        let world = World::empty();
+        let mut query = LockQuery::new(&world.journal);
+        let mut child = rerun(KILL_TEST, "hold", &world.journal).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap() == "ready"));
+        assert!(query.is_live(3).unwrap());
+        assert!(SessionLock::acquire(&world.journal, 3).unwrap().is_none());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!query.is_live(3).unwrap());
+    }
+
+    #[test]
+    fn a_lock_file_that_is_replaced_is_noticed_by_both_sides() {
+        let world = World::empty();
+        let lock = SessionLock::acquire(&world.journal, 1).unwrap().unwrap();
+        let mut query = LockQuery::new(&world.journal);
+        assert!(query.is_live(1).unwrap());
+        std::fs::remove_file(query.path()).unwrap();
+        assert!(matches!(lock.check(), Err(CannotUse::Moved { .. })));
+        assert!(!query.is_live(1).unwrap());
+        let new = SessionLock::acquire(&world.journal, 1).unwrap().unwrap();
+        assert!(query.is_live(1).unwrap());
+        new.check().unwrap();
+        assert!(matches!(lock.check(), Err(CannotUse::Moved { .. })));
+    }
+
+    #[test]
+    fn links_and_numbers_that_are_no_offset_are_refused() {
+        let world = World::empty();
+        let reason = SessionLock::acquire(&world.journal, u64::MAX).unwrap_err();
+        assert!(matches!(reason, CannotUse::Io { .. }));
+        std::fs::remove_file(world.journal.companion(Companion::Locks)).ok();
+        let highest = SessionLock::acquire(&world.journal, (1 << 63) - 2).unwrap();
+        assert!(highest.is_some());
+        assert!(is_live(&world.journal, (1 << 63) - 2).unwrap());
+        let world = World::empty();
+        std::os::unix::fs::symlink("elsewhere", world.journal.companion(Companion::Locks)).unwrap();
+        let reason = SessionLock::acquire(&world.journal, 1).unwrap_err();
+        assert!(matches!(reason, CannotUse::Symlink { .. }), "{reason:?}");
+        is_live(&world.journal, 1).unwrap_err();
+    }
+
+    #[test]
+    fn the_way_of_other_systems_gives_the_same_answers() {
+        let world = World::empty();
+        let path = whole_files::path(&world.journal, 5);
+        let lock = whole_files::acquire(&path, 5).unwrap().unwrap();
+        let query = super::super::whole_file::open_existing(&path, false)
+            .unwrap()
+            .unwrap();
+        assert!(whole_files::is_held(&query, 5).unwrap());
+        assert!(whole_files::acquire(&path, 5).unwrap().is_none());
+        let duplicate = lock.try_clone().unwrap();
+        drop(lock);
+        assert!(whole_files::is_held(&query, 5).unwrap());
+        drop(duplicate);
+        wait_until_not(|| whole_files::is_held(&query, 5));
+        assert!(whole_files::acquire(&path, 5).unwrap().is_some());
+    }
+}

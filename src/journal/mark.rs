@@ -337,3 +337,174 @@ fn refuse(path: &Path, error: io::Error) -> CannotUse {
         _ => CannotUse::io("open", path, error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::{World, commit, highest};
+    use super::*;
+
+    const UID: JournalUid = [7; UID_BYTES];
+
+    fn file_of(world: &World) -> PathBuf {
+        world.journal.companion(Companion::Mark)
+    }
+
+    fn read(world: &World) -> MarkRead {
+        Mark::read_only(&world.journal, &UID).unwrap()
+    }
+
+    #[test]
+    fn a_mark_is_made_once_and_rises_only() {
+        let world = World::with_journal();
+        assert_eq!(
+            read(&world),
+            MarkRead {
+                highest: 0,
+                rebuilt: true
+            }
+        );
+        assert!(!file_of(&world).exists(), "reading makes no file");
+        let (mark, first) = Mark::open(&world.journal, &UID).unwrap();
+        assert!(first.rebuilt && first.highest == 0);
+        assert_eq!(first.warning(&world.journal, 0), None);
+        assert!(first.warning(&world.journal, 1).is_some());
+        for (session, fence, expected) in [(1, 5, 5), (2, 3, 5), (1, 4, 5), (65, 9, 9), (1, 8, 9)] {
+            mark.raise(session, fence).unwrap();
+            assert_eq!(read(&world).highest, expected);
+        }
+        let (_, again) = Mark::open(&world.journal, &UID).unwrap();
+        assert_eq!(
+            again,
+            MarkRead {
+                highest: 9,
+                rebuilt: false
+            }
+        );
+        assert_eq!(std::fs::read(file_of(&world)).unwrap().len(), FILE_BYTES);
+        mark.raise(u64::MAX, u64::MAX).unwrap();
+        assert_eq!(read(&world).highest, u64::MAX);
+    }
+
+    #[test]
+    fn a_torn_slot_is_left_out_and_told_once() {
+        let world = World::with_journal();
+        let (mark, _) = Mark::open(&world.journal, &UID).unwrap();
+        mark.raise(1, 5).unwrap();
+        mark.raise(2, 9).unwrap();
+        let whole = std::fs::read(file_of(&world)).unwrap();
+        for at in HEADER_BYTES..FILE_BYTES {
+            for bit in [0, 7] {
+                let mut bytes = whole.clone();
+                bytes[at] ^= 1 << bit;
+                std::fs::write(file_of(&world), &bytes).unwrap();
+                let found = read(&world);
+                assert!(found.rebuilt, "byte {at}");
+                let torn = (at - HEADER_BYTES) / SLOT_BYTES;
+                assert_eq!(found.highest, if torn == 2 { 5 } else { 9 });
+                let (_, opened) = Mark::open(&world.journal, &UID).unwrap();
+                assert_eq!(opened, found);
+                assert!(!read(&world).rebuilt, "it is whole again");
+            }
+        }
+    }
+
+    #[test]
+    fn a_cut_off_or_foreign_mark_begins_anew() {
+        let world = World::with_journal();
+        let (mark, _) = Mark::open(&world.journal, &UID).unwrap();
+        mark.raise(1, 5).unwrap();
+        let whole = std::fs::read(file_of(&world)).unwrap();
+        for size in 0..FILE_BYTES {
+            std::fs::write(file_of(&world), &whole[..size]).unwrap();
+            let (again, found) = Mark::open(&world.journal, &UID).unwrap();
+            assert!(found.rebuilt, "{size}");
+            assert!(found.highest == 0 || found.highest == 5);
+            again.raise(1, 6).unwrap();
+            assert_eq!(
+                read(&world),
+                MarkRead {
+                    highest: 6,
+                    rebuilt: false
+                }
+            );
+        }
+        std::fs::write(file_of(&world), "something else ".repeat(100)).unwrap();
+        let (_, found) = Mark::open(&world.journal, &UID).unwrap();
+        assert!(found.rebuilt && found.highest == 0);
+    }
+
+    #[test]
+    fn the_mark_of_another_journal_is_refused_until_it_is_accepted() {
+        let world = World::with_journal();
+        let (mark, _) = Mark::open(&world.journal, &[8; UID_BYTES]).unwrap();
+        mark.raise(1, 100).unwrap();
+        let before = std::fs::read(file_of(&world)).unwrap();
+        for reason in [
+            Mark::open(&world.journal, &UID).unwrap_err(),
+            Mark::read_only(&world.journal, &UID).unwrap_err(),
+        ] {
+            assert!(matches!(reason, CannotUse::OtherMark { .. }), "{reason:?}");
+        }
+        assert_eq!(std::fs::read(file_of(&world)).unwrap(), before);
+        Mark::accept_lower(&world.journal, &UID, 3).unwrap();
+        assert_eq!(
+            read(&world),
+            MarkRead {
+                highest: 3,
+                rebuilt: false
+            }
+        );
+    }
+
+    #[test]
+    fn a_journal_without_its_newest_log_went_back_in_time() {
+        let world = World::with_journal();
+        let opened = world.open();
+        let (mark, found) = Mark::open(&world.journal, &UID).unwrap();
+        check(&world.journal, &found, highest(&opened.connection)).unwrap();
+        for fence in 1..=40 {
+            commit(&opened.connection, fence);
+            mark.raise(fence % 3, fence).unwrap();
+        }
+        // What is left of it after a kill, and somebody who removes the log.
+        let left = World::empty();
+        std::fs::copy(world.path(), left.path()).unwrap();
+        std::fs::copy(file_of(&world), file_of(&left)).unwrap();
+        let (_, found) = Mark::open(&left.journal, &UID).unwrap();
+        let again = left.open();
+        let reason = check(&left.journal, &found, highest(&again.connection)).unwrap_err();
+        assert!(
+            matches!(
+                reason,
+                CannotUse::BackInTime {
+                    mark: 40,
+                    highest: 0,
+                    ..
+                }
+            ),
+            "{reason:?}"
+        );
+        // With its log it is the newest.
+        drop(again);
+        std::fs::copy(
+            world.journal.companion(Companion::Wal),
+            left.journal.companion(Companion::Wal),
+        )
+        .unwrap();
+        let again = left.open();
+        check(&left.journal, &found, highest(&again.connection)).unwrap();
+    }
+
+    #[test]
+    fn a_link_is_not_followed() {
+        let world = World::with_journal();
+        std::os::unix::fs::symlink("elsewhere", file_of(&world)).unwrap();
+        for reason in [
+            Mark::open(&world.journal, &UID).unwrap_err(),
+            Mark::read_only(&world.journal, &UID).unwrap_err(),
+            Mark::accept_lower(&world.journal, &UID, 1).unwrap_err(),
+        ] {
+            assert!(matches!(reason, CannotUse::Symlink { .. }), "{reason:?}");
+        }
+    }
+}

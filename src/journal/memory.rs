@@ -163,10 +163,7 @@ impl Transaction for MemoryTransaction<'_> {
             .cloned())
     }
 
-    fn by_state(
-        &mut self,
-        state: &[u8; 32],
-    ) -> Result<Vec<(BranchId, Seq, Fence)>, JournalError> {
+    fn by_state(&mut self, state: &[u8; 32]) -> Result<Vec<(BranchId, Seq, Fence)>, JournalError> {
         Ok(self
             .work
             .outcomes
@@ -232,8 +229,11 @@ impl Transaction for MemoryTransaction<'_> {
                     fence,
                 },
                 Some(stored),
-            ) if (stored.entry.status, stored.entry.attempt, stored.entry.fence)
-                == (status, attempt, fence) =>
+            ) if (
+                stored.entry.status,
+                stored.entry.attempt,
+                stored.entry.fence,
+            ) == (status, attempt, fence) =>
             {
                 status
             }

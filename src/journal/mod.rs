@@ -13,16 +13,21 @@ pub mod cannot_use;
 pub mod conformance;
 pub mod connection;
 pub mod filesystem;
+#[cfg(test)]
+pub(crate) mod fixture;
+pub(crate) mod header;
 pub mod key;
 pub mod locks;
 pub mod mark;
 pub mod memory;
+pub(crate) mod pinned;
 pub mod place;
 pub mod schema;
 pub mod sqlite;
-pub(crate) mod header;
-pub(crate) mod pinned;
 pub(crate) mod whole_file;
+
+use std::ops::Range;
+use std::sync::Arc;
 
 use crate::rules::entry::{Checksum, Entry, OutcomeDigest, Provenance, Status};
 use crate::rules::ids::{BranchId, Fence, HeldKey, Micros, Seq, SessionId, WorkflowId};
@@ -77,6 +82,59 @@ impl JournalError {
             Self::Busy | Self::Full | Self::ReadOnly(_) | Self::Unreadable(_) => false,
             Self::Moved | Self::Damaged(_) | Self::Failed(_) => true,
         }
+    }
+}
+
+/// Bytes that are part of a line, shared with whoever holds the line: large payloads are not
+/// copied on their way to the disk.
+#[derive(Clone)]
+pub struct Payload {
+    line: Arc<Vec<u8>>,
+    part: Range<usize>,
+}
+
+impl Payload {
+    /// Takes a part of a line; a part beyond its end is cut off.
+    #[must_use]
+    pub fn part(line: Arc<Vec<u8>>, part: Range<usize>) -> Self {
+        let end = part.end.min(line.len());
+        Self {
+            part: part.start.min(end)..end,
+            line,
+        }
+    }
+}
+
+impl std::ops::Deref for Payload {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.line[self.part.clone()]
+    }
+}
+
+impl From<Vec<u8>> for Payload {
+    fn from(bytes: Vec<u8>) -> Self {
+        let part = 0..bytes.len();
+        Self {
+            line: Arc::new(bytes),
+            part,
+        }
+    }
+}
+
+impl PartialEq for Payload {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Payload {}
+
+impl std::fmt::Debug for Payload {
+    /// Arguments and results never appear in logs, so only the size does.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Payload({} bytes)", self.len())
     }
 }
 
@@ -152,7 +210,7 @@ pub struct Attempt {
     /// The call's signature.
     pub signature: Signature,
     /// The arguments' bytes as they came; `None` if the call had none or they are redacted.
-    pub arguments: Option<Vec<u8>>,
+    pub arguments: Option<Payload>,
     /// Their size in bytes.
     pub arguments_bytes: u64,
     /// They were left out on purpose.
@@ -202,7 +260,7 @@ pub struct Outcome {
     /// The digest of the bytes.
     pub digest: OutcomeDigest,
     /// The bytes of the `result` or `error` member; `None` in a tombstone.
-    pub body: Option<Vec<u8>>,
+    pub body: Option<Payload>,
     /// For INPUT_REQUIRED: what the next round is told by.
     pub round: Option<RoundKey>,
     /// For ACCEPTED: the task.
@@ -390,10 +448,7 @@ pub trait Transaction {
     /// # Errors
     ///
     /// The journal can't be read.
-    fn by_state(
-        &mut self,
-        state: &[u8; 32],
-    ) -> Result<Vec<(BranchId, Seq, Fence)>, JournalError>;
+    fn by_state(&mut self, state: &[u8; 32]) -> Result<Vec<(BranchId, Seq, Fence)>, JournalError>;
 
     /// Returns the entry whose current outcome is the handle of that task.
     ///

@@ -121,7 +121,8 @@ impl JournalPath {
         if is_uri(bytes) {
             return refuse("it is a URI");
         }
-        if matches!(bytes.last(), Some(b'/')) {
+        let last = bytes.rsplit(|byte| *byte == b'/').next().unwrap_or(bytes);
+        if matches!(last, b"" | b"." | b"..") {
             return refuse("it names a folder");
         }
         let absolute = std::path::absolute(given)
@@ -129,10 +130,6 @@ impl JournalPath {
         let Some(Component::Normal(name)) = absolute.components().next_back() else {
             return refuse("it names a folder");
         };
-        // `components` skips a last `.`, which is a folder too.
-        if bytes.ends_with(b"/.") {
-            return refuse("it names a folder");
-        }
         let folder = resolve(folder_of(&absolute))?;
         Ok(Self {
             path: folder.join(name),
@@ -445,7 +442,12 @@ pub fn prepare_parent(journal: &JournalPath) -> Result<(), CannotUse> {
     let companions = Companion::ALL.map(|companion| journal.companion(companion));
     for path in std::iter::once(journal.as_path()).chain(companions.iter().map(PathBuf::as_path)) {
         if lstat(path)?.is_some_and(|metadata| metadata.is_file()) {
-            require_access(path, AccessFlags::R_OK | AccessFlags::W_OK)?;
+            match require_access(path, AccessFlags::R_OK | AccessFlags::W_OK) {
+                // The last process that had the journal open took its log away just now.
+                Err(CannotUse::NotWritable { source, .. })
+                    if source.kind() == io::ErrorKind::NotFound => {}
+                result => result?,
+            }
         }
     }
     Ok(())
@@ -648,3 +650,6 @@ fn resolve(folder: &Path) -> Result<PathBuf, CannotUse> {
     }
     Ok(resolved)
 }
+
+#[cfg(test)]
+mod tests;

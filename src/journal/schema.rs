@@ -10,11 +10,7 @@ use rusqlite::Connection;
 
 use crate::rules::ids::{Micros, WorkflowId};
 
-/// `PRAGMA application_id` of a journal: "CPJL".
-pub const APPLICATION_ID: i32 = 0x4350_4A4C;
-
-/// `PRAGMA user_version` that this program writes and reads.
-pub const SCHEMA_VERSION: i32 = 1;
+pub use super::connection::{APPLICATION_ID, SCHEMA_VERSION};
 
 /// The steps from an empty file to [`SCHEMA_VERSION`]; step n leads to version n.
 pub const STEPS: [&str; 1] = [STEP_1];

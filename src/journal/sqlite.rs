@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::{
     Applied, Attempt, Branch, Durability, Event, EventRow, Identity, Journal, JournalError,
-    Outcome, RoundKey, Session, Stored, TaskKey, Transaction, Workflow, Write,
+    Outcome, Payload, RoundKey, Session, Stored, TaskKey, Transaction, Workflow, Write,
 };
 use crate::rules::entry::{Entry, GaveUp, Provenance, Status, Unanswered};
 use crate::rules::ids::{BranchId, Fence, HeldKey, Micros, Seq, SessionId, Window, WorkflowId};
@@ -172,7 +172,8 @@ impl Journal for SqliteJournal {
             return Err(failed.clone());
         }
         self.db = (self.connect)()?;
-        self.db.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+        self.db
+            .set_prepared_statement_cache_capacity(STATEMENTS_MAX);
         self.durability = Durability::Power;
         self.set_durability(Durability::Power)
     }
@@ -235,11 +236,7 @@ impl SqliteTransaction<'_> {
             .map_err(|error| self.fail(&error))
     }
 
-    fn run(
-        &mut self,
-        sql: &str,
-        parameters: impl rusqlite::Params,
-    ) -> Result<usize, JournalError> {
+    fn run(&mut self, sql: &str, parameters: impl rusqlite::Params) -> Result<usize, JournalError> {
         self.db
             .prepare_cached(sql)
             .and_then(|mut statement| statement.execute(parameters))
@@ -291,9 +288,7 @@ impl SqliteTransaction<'_> {
 
     /// Raises the branch's highest seq, or fills the gap that held the seq.
     fn raise(&mut self, branch: BranchId, seq: Seq) -> Result<(), JournalError> {
-        let highest = self
-            .branch(branch)?
-            .map_or(0, |branch| branch.highest);
+        let highest = self.branch(branch)?.map_or(0, |branch| branch.highest);
         if seq.0 > highest {
             self.run(
                 "UPDATE branches SET highest_seq = ?2 WHERE id = ?1",
@@ -411,7 +406,7 @@ impl SqliteTransaction<'_> {
                 attempt.started_at.0,
                 attempt.scheme.name(),
                 &attempt.signature.0[..],
-                attempt.arguments,
+                attempt.arguments.as_deref(),
                 db_int(attempt.arguments_bytes),
                 attempt.is_redacted,
                 attempt.protocol_version,
@@ -436,7 +431,7 @@ impl SqliteTransaction<'_> {
                     outcome.provenance.name(),
                     outcome.at.0,
                     &outcome.digest[..],
-                    outcome.body,
+                    outcome.body.as_deref(),
                 ],
             )?;
             return Ok(());
@@ -453,7 +448,7 @@ impl SqliteTransaction<'_> {
                 outcome.provenance.name(),
                 outcome.at.0,
                 &outcome.digest[..],
-                outcome.body,
+                outcome.body.as_deref(),
                 round.and_then(|round| round.state.as_ref().map(|state| &state[..])),
                 round.map(|round| &round.inputs),
                 task.map(|task| &task.id),
@@ -556,10 +551,7 @@ impl Transaction for SqliteTransaction<'_> {
         )
     }
 
-    fn by_state(
-        &mut self,
-        state: &[u8; 32],
-    ) -> Result<Vec<(BranchId, Seq, Fence)>, JournalError> {
+    fn by_state(&mut self, state: &[u8; 32]) -> Result<Vec<(BranchId, Seq, Fence)>, JournalError> {
         self.all(
             "SELECT a.branch_id, a.seq, a.fence FROM outcomes o INDEXED BY outcomes_state \
              JOIN attempts a ON a.fence = o.fence \
@@ -664,7 +656,7 @@ impl Transaction for SqliteTransaction<'_> {
                     started_at: Micros(row.get(7)?),
                     scheme: named(row, 8, scheme_named)?,
                     signature: Signature(bytes(row, 9)?),
-                    arguments: row.get(10)?,
+                    arguments: row.get::<_, Option<Vec<u8>>>(10)?.map(Payload::from),
                     arguments_bytes: number(row, 11)?,
                     is_redacted: row.get(12)?,
                     protocol_version: row.get(13)?,
@@ -973,7 +965,7 @@ fn read_outcome(row: &Row<'_>) -> rusqlite::Result<Outcome> {
         provenance: named(row, 3, Provenance::from_name)?,
         at: Micros(row.get(4)?),
         digest: bytes(row, 5)?,
-        body: row.get(6)?,
+        body: row.get::<_, Option<Vec<u8>>>(6)?.map(Payload::from),
         round: None,
         task: None,
     })

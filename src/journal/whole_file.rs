@@ -83,7 +83,7 @@ fn fill(mut file: &File, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-fn make_by_name(path: &Path, bytes: &[u8]) -> io::Result<bool> {
+pub(crate) fn make_by_name(path: &Path, bytes: &[u8]) -> io::Result<bool> {
     let mut random = [0_u8; 8];
     getrandom::fill(&mut random).map_err(io::Error::other)?;
     let other = with_suffix(path, &format!("-new-{:016x}", u64::from_le_bytes(random)));

@@ -14,10 +14,9 @@
 //! Each text says where it ends, so no two values share one.
 
 use std::borrow::Cow;
-use std::io::Write as _;
 
 use super::members::{skip_scalar, skip_space, skip_string};
-use super::number::normalise;
+use super::number::{normalise, push_decimal};
 use super::outline::{Entry, Outline, Place, Pointer};
 use super::text::string;
 
@@ -258,7 +257,8 @@ impl Writer<'_> {
 
     fn put_sized(&mut self, tag: u8, bytes: &[u8]) {
         self.buffer.push(tag);
-        write!(self.buffer, "{}:", bytes.len()).expect("a vector takes every byte");
+        push_decimal(bytes.len() as u64, &mut self.buffer);
+        self.buffer.push(b':');
         self.put(bytes);
     }
 

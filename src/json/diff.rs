@@ -45,10 +45,10 @@ pub fn diff(left: &[u8], right: &[u8], max: usize) -> Vec<String> {
             }
             [left, right] => {
                 let is_container = |byte| matches!(byte, Some(b'{' | b'['));
+                let raw = [0, 1].map(|side| sides[side].slice(places[side], ends[side]));
                 if is_container(left)
                     || is_container(right)
-                    || scalar_text(sides[0].slice(places[0], ends[0]))
-                        != scalar_text(sides[1].slice(places[1], ends[1]))
+                    || (raw[0] != raw[1] && scalar_text(raw[0]) != scalar_text(raw[1]))
                 {
                     found.push(pointer(&frames, None));
                 }

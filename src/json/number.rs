@@ -61,6 +61,22 @@ pub fn plain_integer(raw: &[u8]) -> Option<u64> {
     std::str::from_utf8(raw).ok()?.parse().ok()
 }
 
+/// Appends a number in decimal; formatting would cost more than all else in a short value.
+pub(super) fn push_decimal(mut value: u64, out: &mut Vec<u8>) {
+    if let Ok(digit @ 0..10) = u8::try_from(value) {
+        out.push(b'0' + digit);
+        return;
+    }
+    let mut digits = [0; 20];
+    let mut start = digits.len();
+    while value > 0 {
+        start -= 1;
+        digits[start] = b'0' + (value % 10) as u8;
+        value /= 10;
+    }
+    out.extend_from_slice(&digits[start..]);
+}
+
 fn trim_start_zeros(digits: &[u8]) -> &[u8] {
     let start = digits
         .iter()
@@ -94,7 +110,13 @@ fn push_sum(exponent: &[u8], power: i128, out: &mut Vec<u8>) {
         } else {
             power + value
         };
-        out.extend_from_slice(sum.to_string().as_bytes());
+        if sum < 0 {
+            out.push(b'-');
+        }
+        match u64::try_from(sum.unsigned_abs()) {
+            Ok(sum) => push_decimal(sum, out),
+            Err(_) => out.extend_from_slice(sum.unsigned_abs().to_string().as_bytes()),
+        }
         return;
     }
     // The exponent is above 10^30 and the power below 2^64, so the sign stays the exponent's and
@@ -206,6 +228,15 @@ mod tests {
         assert_eq!(key(&format!("1{}", "0".repeat(1_000_000))), "1e1000000");
         assert_eq!(key(&format!("0.{}1", "0".repeat(1_000_000))), "1e-1000001");
         assert_eq!(key(&format!("1e{ones}")), format!("1e{ones}"));
+    }
+
+    #[test]
+    fn decimals_are_written_whole() {
+        for value in [0, 9, 10, 99, 255, 256, 1_000, 18_446_744_073_709_551_615] {
+            let mut out = Vec::new();
+            push_decimal(value, &mut out);
+            assert_eq!(out, value.to_string().as_bytes());
+        }
     }
 
     #[test]

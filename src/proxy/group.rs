@@ -48,6 +48,17 @@ impl ProcessGroup {
         if self.pgid <= 1 {
             return false;
         }
+        // Mostly the leader lives, and then one file says it all.
+        if let Some(leader) = stat(self.pgid) {
+            if self.is_not_from(leader.started_at_ticks) {
+                // The system gives no number to a process while a group bears it, so another
+                // process of that number proves that the group we knew has ended.
+                return false;
+            }
+            if !leader.is_over && leader.pgid == self.pgid {
+                return true;
+            }
+        }
         // A listing is no snapshot: a member may fork and end while it is read, so that neither is
         // seen. Two listings that miss everything are enough, since numbers are given upwards.
         (0..2).any(|_| self.is_listed())
@@ -60,12 +71,6 @@ impl ProcessGroup {
         let Some(members) = members(self.pgid) else {
             return true;
         };
-        // The system gives no number to a process while a group bears it, so a leader with
-        // another start proves that the group we knew has ended.
-        let leader = members.iter().find(|member| member.pid == self.pgid);
-        if leader.is_some_and(|leader| self.is_not_from(leader.started_at_ticks)) {
-            return false;
-        }
         members
             .iter()
             .any(|member| !member.is_over && member.started_at_ticks >= self.started_at_ticks)

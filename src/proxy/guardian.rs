@@ -326,14 +326,17 @@ fn receive(socket: BorrowedFd<'_>) -> Option<[u8; MESSAGE_BYTES]> {
 fn parse_watch(message: &[u8; MESSAGE_BYTES]) -> Option<ProcessGroup> {
     let pgid = i32::from_ne_bytes(message[4..8].try_into().ok()?);
     let started_at_ticks = u64::from_ne_bytes(message[8..16].try_into().ok()?);
-    if started_at_ticks == 0 {
-        Some(ProcessGroup::led_by(pgid))
-    } else {
-        Some(ProcessGroup {
+    if started_at_ticks != 0 {
+        return Some(ProcessGroup {
             pgid,
             started_at_ticks,
-        })
+        });
     }
+    let group = ProcessGroup::led_by(pgid);
+    // Where start times are known, a leader without one has ended already (its program could not
+    // be executed), and its number may come to mean someone else.
+    let is_known_gone = group.started_at_ticks == 0 && Path::new("/proc/self/stat").exists();
+    (!is_known_gone).then_some(group)
 }
 
 /// Ends a group whose input is closed: patience, SIGTERM, patience, SIGKILL.

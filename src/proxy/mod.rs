@@ -6,3 +6,6 @@ pub mod guardian;
 pub mod ladder;
 pub mod pipe;
 mod pre_exec;
+pub mod signals;
+pub mod stderr;
+pub mod session;

@@ -1,8 +1,11 @@
 //! Tests of `pipe`, with real pipes, sockets and files.
 
 use std::io::{Read, Seek, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
+use super::sink::{How, Output};
+use super::source::DOUBLING_BYTES_MAX;
 use super::*;
 
 const MAX: usize = 64 * 1024 * 1024;
@@ -290,4 +293,29 @@ fn a_file_keeps_its_offset() {
     file.rewind().unwrap();
     file.read_to_string(&mut all).unwrap();
     assert_eq!(all, "before\nafter\n");
+}
+
+/// What `feed` must find, said in the simplest way.
+fn split(bytes: &[u8], max: usize) -> Vec<Line> {
+    let judge = |line: &[u8]| {
+        let length = line.strip_suffix(b"\n").map_or(line.len(), <[u8]>::len);
+        if length <= max {
+            return Line::Whole(line.to_vec());
+        }
+        let prefix = line[..length.min(PREFIX_BYTES_MAX)].to_vec();
+        let discarded = (line.len() - prefix.len()) as u64;
+        Line::TooLong { prefix, discarded }
+    };
+    bytes
+        .split_inclusive(|byte| *byte == b'\n')
+        .map(judge)
+        .collect()
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+    #[test]
+    fn lines_do_not_depend_on_how_they_arrive(text in "[ab\r\n]{0,300}", piece in 1usize..40, max in 0usize..12) {
+        proptest::prop_assert_eq!(feed(text.as_bytes(), piece, max), split(text.as_bytes(), max));
+    }
 }

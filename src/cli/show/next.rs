@@ -1,0 +1,56 @@
+//! Which commands are legal for an entry now.
+//!
+//! Only commands that this version has are named, so that none is copied in vain. Whether one is
+//! then carried out is for `guard` to say: the entry may have changed since.
+
+use crate::cli::detail::{Detail, Knowledge};
+use crate::cli::target::{Target, quote};
+use crate::cli::view::Status;
+
+/// Returns the command lines, the most likely first.
+pub(super) fn legal_commands(
+    detail: &Detail,
+    target: &Target,
+    exists: impl Fn(&str) -> bool,
+) -> Vec<String> {
+    const REASON: &str = "--reason 'WHY'";
+    let entry = &detail.entry;
+    let mut lines = Vec::new();
+    let mut add = |name: &str, more: &str| {
+        if exists(name) {
+            lines.push(target.command(name, more));
+        }
+    };
+    match detail.knowledge() {
+        Knowledge::SentUnanswered | Knowledge::NeverSent if entry.status == Status::Pending => {
+            add(
+                "resolve",
+                &format!("--completed --result @result.json {REASON}"),
+            );
+            add("resolve", &format!("--failed --error @error.json {REASON}"));
+            add("resolve", &format!("--not-executed {REASON}"));
+            add("resolve", &format!("--still-unknown {REASON}"));
+        }
+        Knowledge::AnsweredUndelivered => {
+            add("delivered", "");
+            add("reopen", REASON);
+        }
+        Knowledge::Delivered => add("reopen", REASON),
+        Knowledge::Quarantined
+        | Knowledge::NeverSent
+        | Knowledge::Running
+        | Knowledge::SentUnanswered
+        | Knowledge::InputRequired
+        | Knowledge::Accepted
+        | Knowledge::NotExecuted => {}
+    }
+    if entry.quarantined && exists("verify") {
+        lines.push(target.journal_line("verify"));
+    }
+    if exists("decide") {
+        let tool = quote(&entry.tool);
+        let start = format!("decide --tool {tool} --seq {}", entry.seq);
+        lines.push(target.line(&start, "--args @args.json"));
+    }
+    lines
+}

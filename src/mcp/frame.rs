@@ -1,0 +1,662 @@
+//! One line from the client, told apart without changing it.
+//!
+//! Read strictly, as an upstream may execute what we could not read: whatever two parsers may take
+//! for two things is refused where it decides.
+
+use std::borrow::Cow;
+
+use super::call::Call;
+pub use super::id::{IdKey, RawId};
+use super::refusal::RefusalKind;
+pub use super::upstream::{Answer, Raw, UpstreamLine, cancelled_request_id, read_upstream};
+use crate::json::{self, Kind, Member};
+
+/// Longest id of a `tools/call`, in bytes as it was sent.
+pub const ID_BYTES_MAX: usize = 8 * 1024;
+
+/// What a client's line is.
+#[derive(Debug)]
+pub enum ClientLine<'a> {
+    /// Nothing but white space: no message.
+    Blank,
+    /// A header of `Content-Length` framing, which is not the stdio transport.
+    Header,
+    /// Not about a `tools/call`: passes as it is.
+    Pass(Passing<'a>),
+    /// A `tools/call` that can be decided.
+    Call(Box<Call<'a>>),
+    /// Must not reach the upstream.
+    Refused(Box<LineRefusal<'a>>),
+}
+
+/// A line that passes unchanged, as far as it was read.
+#[derive(Debug, Default)]
+pub struct Passing<'a> {
+    /// The method, where there is one that is text.
+    pub method: Option<Cow<'a, str>>,
+    /// The id, where there is one that is a string or a number.
+    pub id: Option<RawId<'a>>,
+    /// Whether this answers a request of the upstream's.
+    pub is_response: bool,
+    /// Whether this is an array of messages; then nothing else is filled in.
+    pub is_batch: bool,
+    /// The raw `params`.
+    pub params: Option<&'a [u8]>,
+}
+
+/// Why a client's line is refused, and what the answer needs.
+#[derive(Debug)]
+pub struct LineRefusal<'a> {
+    /// `parse_error`, `invalid_request` or `duplicate_member`; its code is `kind.code()`.
+    pub kind: RefusalKind,
+    /// Why, as a sentence without its full stop. Never quotes the line.
+    pub reason: Cow<'static, str>,
+    /// JSON pointer within `arguments` to the member that stands twice. It holds member names, so
+    /// it is for the client and not for journals or logs.
+    pub pointer: Option<String>,
+    /// The id to answer with; `null` where there is none.
+    pub id: Option<RawId<'a>>,
+    /// Whether the line was a `tools/call`, as far as can be told.
+    pub is_call: bool,
+    /// The tool's name, where it could be read.
+    pub tool: Option<String>,
+}
+
+impl<'a> LineRefusal<'a> {
+    pub(super) fn new(kind: RefusalKind, reason: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            kind,
+            reason: reason.into(),
+            pointer: None,
+            id: None,
+            is_call: false,
+            tool: None,
+        }
+    }
+
+    pub(super) fn invalid(reason: &'static str) -> Self {
+        Self::new(RefusalKind::InvalidRequest, reason)
+    }
+
+    pub(super) fn twice(name: &str) -> Self {
+        Self::new(
+            RefusalKind::DuplicateMember,
+            format!("the member {name} stands twice"),
+        )
+    }
+
+    pub(super) fn variant(name: &str) -> Self {
+        Self::new(
+            RefusalKind::InvalidRequest,
+            format!("a member is called {name} but for its case, which readers take differently"),
+        )
+    }
+
+    pub(super) fn of_call(mut self, id: Option<RawId<'a>>) -> Self {
+        self.is_call = true;
+        self.id = id;
+        self
+    }
+
+    fn into_line(self) -> ClientLine<'a> {
+        ClientLine::Refused(Box::new(self))
+    }
+}
+
+/// Tells what a client's line is. The line end may be on it.
+pub fn read_client(line: &[u8]) -> ClientLine<'_> {
+    let body = json::trim(line);
+    if body.is_empty() {
+        return ClientLine::Blank;
+    }
+    if is_header(body) {
+        return ClientLine::Header;
+    }
+    if let Err(invalid) = json::check(line) {
+        let reason = format!("the line is not JSON: {invalid}");
+        return LineRefusal::new(RefusalKind::ParseError, reason).into_line();
+    }
+    match json::kind(body) {
+        Kind::Object => read_message(body),
+        Kind::Array => read_batch(body),
+        _ => LineRefusal::invalid("a message is a JSON object").into_line(),
+    }
+}
+
+fn is_header(body: &[u8]) -> bool {
+    ["content-length:", "content-type:"].iter().any(|header| {
+        body.get(..header.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(header.as_bytes()))
+    })
+}
+
+/// The members of an envelope that decide; a variant of their case is refused.
+const ENVELOPE: [&str; 3] = ["method", "id", "params"];
+
+fn read_message(object: &[u8]) -> ClientLine<'_> {
+    let [mut method, mut id, mut params] = [None; 3];
+    let mut jsonrpc = None;
+    let mut has_outcome = false;
+    let mut twice = None;
+    let mut variant = None;
+    for Member { key, value, .. } in json::Members::new(object) {
+        let (slot, name) = match &*key {
+            b"jsonrpc" => (&mut jsonrpc, "jsonrpc"),
+            b"method" => (&mut method, "method"),
+            b"id" => (&mut id, "id"),
+            b"params" => (&mut params, "params"),
+            b"result" | b"error" => {
+                has_outcome = true;
+                continue;
+            }
+            other => {
+                variant = variant.or(case_variant(other, &ENVELOPE));
+                continue;
+            }
+        };
+        if slot.replace(value).is_some() {
+            twice = twice.or(Some(name));
+        }
+    }
+    let raw_id = id.and_then(RawId::new);
+    let is_call = method.is_some_and(|method| is_call_like(&json::string(method)));
+    let refusal = if let Some(name) = twice {
+        LineRefusal::twice(name)
+    } else if let Some(name) = variant {
+        LineRefusal::variant(name)
+    } else {
+        match method.map(|method| (json::kind(method), json::string(method))) {
+            Some((Kind::String, name)) if *name == *b"tools/call" => {
+                return read_call(id, raw_id, params);
+            }
+            Some((Kind::String, _)) if is_call => {
+                LineRefusal::invalid("the method is tools/call but for its case or white space")
+            }
+            Some((Kind::String, _)) | None => {
+                return ClientLine::Pass(Passing {
+                    method: method.and_then(json::text),
+                    id: raw_id,
+                    is_response: method.is_none() && has_outcome,
+                    is_batch: false,
+                    params,
+                });
+            }
+            Some(_) => LineRefusal::invalid("the method is no string"),
+        }
+    };
+    // Of two ids nobody knows which one the client waits for.
+    let id = if twice == Some("id") { None } else { raw_id };
+    LineRefusal {
+        id,
+        is_call,
+        ..refusal
+    }
+    .into_line()
+}
+
+fn read_call<'a>(
+    id: Option<&'a [u8]>,
+    raw_id: Option<RawId<'a>>,
+    params: Option<&'a [u8]>,
+) -> ClientLine<'a> {
+    let refusal = match (raw_id, params) {
+        (None, _) if id.is_none() => LineRefusal::invalid("a tools/call needs an id"),
+        (None, _) => LineRefusal::invalid("the id of a tools/call is a string or a number"),
+        (Some(id), _) if id.as_bytes().len() > ID_BYTES_MAX => {
+            LineRefusal::invalid("the id of a tools/call is over 8 KiB")
+        }
+        (_, None) => LineRefusal::invalid("a tools/call needs params"),
+        (Some(id), Some(params)) => match Call::read(id, params) {
+            Ok(call) => return ClientLine::Call(Box::new(call)),
+            Err(refusal) => *refusal,
+        },
+    };
+    refusal.of_call(raw_id).into_line()
+}
+
+fn read_batch(array: &[u8]) -> ClientLine<'_> {
+    let mut is_empty = true;
+    for element in json::Elements::new(array) {
+        is_empty = false;
+        if !json::is_object(element) {
+            return LineRefusal::invalid("an array of messages holds only objects").into_line();
+        }
+        let refusal = match read_message(element) {
+            ClientLine::Pass(_) | ClientLine::Blank | ClientLine::Header => continue,
+            ClientLine::Call(_) => {
+                let reason = "a tools/call in an array of messages can't be journaled";
+                LineRefusal::invalid(reason).of_call(None)
+            }
+            ClientLine::Refused(refusal) => {
+                let LineRefusal {
+                    reason, is_call, ..
+                } = *refusal;
+                let reason = format!("a message of the array is invalid: {reason}");
+                let refusal = LineRefusal::new(RefusalKind::InvalidRequest, reason);
+                LineRefusal { is_call, ..refusal }
+            }
+        };
+        return refusal.into_line();
+    }
+    if is_empty {
+        return LineRefusal::invalid("an array of messages is empty").into_line();
+    }
+    ClientLine::Pass(Passing {
+        is_batch: true,
+        ..Passing::default()
+    })
+}
+
+/// Returns which of `names` a member's name equals but for case, if it is not that very name.
+///
+/// Some parsers match names without regard to case, by Unicode's simple folding.
+pub(super) fn case_variant(key: &[u8], names: &[&'static str]) -> Option<&'static str> {
+    let folded = fold(key)?;
+    names
+        .iter()
+        .copied()
+        .find(|name| name.to_ascii_lowercase().as_bytes() == folded && name.as_bytes() != key)
+}
+
+/// Returns whether a name begins with `prefix` (in lower case) but for case, yet not exactly.
+pub(super) fn is_variant_of_prefix(key: &[u8], prefix: &str) -> bool {
+    !key.starts_with(prefix.as_bytes())
+        && fold(key).is_some_and(|folded| folded.starts_with(prefix.as_bytes()))
+}
+
+/// Folds a name's case; nothing for names too long to be ours.
+fn fold(key: &[u8]) -> Option<Vec<u8>> {
+    if key.len() > 64 {
+        return None;
+    }
+    Some(fold_text(&String::from_utf8_lossy(key)).into_bytes())
+}
+
+/// Folds ASCII letters and the characters beyond ASCII that fold into them.
+fn fold_text(text: &str) -> String {
+    text.chars()
+        .map(|character| match character {
+            '\u{17f}' => 's',
+            '\u{212a}' => 'k',
+            '\u{130}' | '\u{131}' => 'i',
+            other => other.to_ascii_lowercase(),
+        })
+        .collect()
+}
+
+/// Returns whether a lenient upstream might take this method for `tools/call`.
+fn is_call_like(method: &[u8]) -> bool {
+    if method == b"tools/call" {
+        return true;
+    }
+    let method = String::from_utf8_lossy(method);
+    let trimmed = method.trim_matches(|character: char| {
+        character.is_whitespace()
+            || character.is_control()
+            || matches!(character, '\u{feff}' | '\u{200b}'..='\u{200d}' | '\u{2060}')
+    });
+    trimmed.chars().count() == "tools/call".len() && fold_text(trimmed) == "tools/call"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A short name of what a client's line was taken for.
+    fn told(line: &str) -> String {
+        told_bytes(line.as_bytes())
+    }
+
+    fn told_bytes(line: &[u8]) -> String {
+        match read_client(line) {
+            ClientLine::Blank => "blank".into(),
+            ClientLine::Header => "header".into(),
+            ClientLine::Pass(Passing { is_batch: true, .. }) => "pass batch".into(),
+            ClientLine::Pass(Passing {
+                is_response: true, ..
+            }) => "pass response".into(),
+            ClientLine::Pass(_) => "pass".into(),
+            ClientLine::Call(call) => format!("call {}", call.name),
+            ClientLine::Refused(refusal) => {
+                let id = refusal.id.map_or(&b"null"[..], RawId::as_bytes);
+                format!("{} {}", refusal.kind.name(), String::from_utf8_lossy(id))
+            }
+        }
+    }
+
+    #[test]
+    fn calls_are_recognised_in_every_legal_spelling() {
+        for line in [
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}"#,
+            r#"{"params":{"name":"t","arguments":{}},"method":"tools\u002fcall","id":1}"#,
+            r#" { "method" : "tools\/call" , "id" : "x" , "params" : { "name" : "\u0074" } } "#,
+            r#"{"m\u0065thod":"tools/call","id":1,"params":{"name":"t","arguments":null}}"#,
+            "{\"method\":\"tools/call\",\"id\":1.5,\"params\":{\"name\":\"t\",\"_meta\":null}}\r\n",
+            r#"{"method":"tools/call","id":-1e400,"params":{"name":"t","arguments":{"a":"\ud800","n":1e400}}}"#,
+            r#"{"method":"tools/call","id":"","params":{"name":"t"},"unknown":{"id":1,"id":2}}"#,
+        ] {
+            assert_eq!(told(line), "call t", "{line}");
+        }
+        let depth = 100_000;
+        let (open, close) = ("[".repeat(depth), "]".repeat(depth));
+        let line = format!(
+            r#"{{"method":"tools/call","id":1,"params":{{"name":"t","arguments":{{"a":{open}{close}}}}}}}"#
+        );
+        assert_eq!(told(&line), "call t");
+    }
+
+    #[test]
+    fn whatever_else_is_legal_passes() {
+        for (line, expected) in [
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#,
+                "pass",
+            ),
+            (r#"{"method":"tools/list","id":1}"#, "pass"),
+            (r#"{"method":"tools/calls","id":1}"#, "pass"),
+            (r#"{"method":"x/tools/call","id":1}"#, "pass"),
+            (
+                r#"{"method":"notifications/cancelled","params":{"requestId":1}}"#,
+                "pass",
+            ),
+            (r#"{"method":"ping","id":null}"#, "pass"),
+            (
+                r#"{"method":"ping","params":{"name":1,"name":2,"Name":3}}"#,
+                "pass",
+            ),
+            (
+                r#"{"id":1,"result":{"a":1e400,"b":"\ud800"}}"#,
+                "pass response",
+            ),
+            (
+                r#"{"id":1,"error":{"code":-1,"message":"x"}}"#,
+                "pass response",
+            ),
+            (r#"{"note":"tools/call"}"#, "pass"),
+            (
+                r#"{"id":1,"result":{"method":"tools/call","id":7}}"#,
+                "pass response",
+            ),
+            ("{}", "pass"),
+            ("{\"method\":\"x\u{2028}\u{2029}\u{85}\"}", "pass"),
+            (r#"{"method":"\ud800"}"#, "pass"),
+            ("", "blank"),
+            (" \t\r\n", "blank"),
+            ("Content-Length: 52\r", "header"),
+            ("content-type: application/json", "header"),
+        ] {
+            assert_eq!(told(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_passing_line_is_read_no_further_than_its_envelope() {
+        let line = br#"{"method":"tasks/get","params":{"taskId":"x"},"id":"q"}"#;
+        let ClientLine::Pass(passing) = read_client(line) else {
+            panic!("it passes")
+        };
+        assert_eq!(passing.method.as_deref(), Some("tasks/get"));
+        assert_eq!(passing.params, Some(&br#"{"taskId":"x"}"#[..]));
+        assert_eq!(passing.id.map(RawId::as_bytes), Some(&br#""q""#[..]));
+    }
+
+    #[test]
+    fn what_strict_json_does_not_allow_is_a_parse_error() {
+        for line in [
+            &b"{"[..],
+            b"hello",
+            b"{} {}",
+            b"{}{}",
+            b"\xef\xbb\xbf{\"method\":\"ping\"}",
+            br#"{"method":"tools/call","id":1,"params":{"name":"t","arguments":{"a":NaN}}}"#,
+            br#"{"method":"tools/call","id":1,"params":{"name":"t","arguments":{"a":-Infinity}}}"#,
+            b"{\"method\":\"tools/call\",\"id\":1,\"params\":{\"name\":\"t\",\"arguments\":{\"a\":\"\xff\"}}}",
+            b"{\"method\":\"tools/call\",\"id\":1,\"params\":{\"name\":\"\xc0\xb4\"}}",
+            b"{\"method\":\"tools/call\",\"id\":1,\"params\":{\"name\":\"t\0\"}}",
+            br#"{"method":"tools/call","id":1,"params":{"name":"t"}"#,
+            br#"{'method':'tools/call'}"#,
+            b"NaN",
+            b"[1,",
+        ] {
+            assert_eq!(told_bytes(line), "parse_error null", "{}", String::from_utf8_lossy(line));
+        }
+    }
+
+    #[test]
+    fn members_that_decide_stand_once() {
+        for (line, expected) in [
+            (
+                r#"{"method":"ping","method":"tools/call","id":1}"#,
+                "duplicate_member 1",
+            ),
+            (
+                r#"{"method":"tools/call","m\u0065thod":"ping","id":1}"#,
+                "duplicate_member 1",
+            ),
+            (
+                r#"{"method":"ping","id":1,"id":1}"#,
+                "duplicate_member null",
+            ),
+            (
+                r#"{"method":"ping","id":1,"params":{},"params":{}}"#,
+                "duplicate_member 1",
+            ),
+            (r#"{"id":1,"result":{},"id":2}"#, "duplicate_member null"),
+            (
+                r#"{"jsonrpc":"2.0","jsonrpc":"2.0","method":"ping"}"#,
+                "duplicate_member null",
+            ),
+        ] {
+            assert_eq!(told(line), expected, "{line}");
+        }
+        for params in [
+            r#"{"name":"a","name":"b"}"#,
+            r#"{"name":"a","n\u0061me":"a"}"#,
+            r#"{"name":"a","arguments":{},"arguments":{}}"#,
+            r#"{"name":"a","_meta":{},"_meta":{}}"#,
+            r#"{"name":"a","task":{},"task":{}}"#,
+            r#"{"name":"a","idempotencyKey":"x","idempotencyKey":"x"}"#,
+            r#"{"name":"a","requestState":"x","requestState":"x"}"#,
+            r#"{"name":"a","inputResponses":{},"inputResponses":{}}"#,
+            r#"{"name":"a","_meta":{"checkpoint_seq":1,"checkpoint_seq":1}}"#,
+            r#"{"name":"a","_meta":{"checkpoint_seq":1,"checkpoint_s\u0065q":2}}"#,
+            r#"{"name":"a","_meta":{"checkpoint_later":1,"checkpoint_later":2}}"#,
+            r#"{"name":"a","checkpoint_seq":1,"checkpoint_seq":1}"#,
+            r#"{"name":"a","arguments":{"x":1,"x":1}}"#,
+            r#"{"name":"a","arguments":{"x":[{"y":{"z":1,"\u007a":2}}]}}"#,
+        ] {
+            let line = format!(r#"{{"id":7,"method":"tools/call","params":{params}}}"#);
+            assert_eq!(told(&line), "duplicate_member 7", "{line}");
+        }
+        let line = br#"{"id":7,"method":"tools/call","params":{"name":"a","arguments":{"x":[{"y":1,"y":1}]}}}"#;
+        let ClientLine::Refused(refusal) = read_client(line) else {
+            panic!("it is refused")
+        };
+        assert_eq!(refusal.pointer.as_deref(), Some("/x/0/y"));
+        assert_eq!(refusal.tool.as_deref(), Some("a"));
+        assert!(refusal.is_call && !refusal.reason.contains('y'.to_string().repeat(2).as_str()));
+    }
+
+    #[test]
+    fn case_variants_are_refused_where_we_decide() {
+        for line in [
+            r#"{"Method":"tools/call","id":7,"params":{"name":"t"}}"#,
+            r#"{"METHOD":"ping","id":7}"#,
+            r#"{"method":"ping","id":7,"ID":8}"#,
+            r#"{"method":"ping","id":7,"Params":{}}"#,
+            r#"{"method":"ping","id":7,"param\u017f":{}}"#,
+            r#"{"method":"tools/call","id":7,"params":{"Name":"t"}}"#,
+            r#"{"method":"tools/call","id":7,"params":{"name":"t","Arguments":{}}}"#,
+            r#"{"method":"tools/call","id":7,"params":{"name":"t","argument\u017f":{}}}"#,
+            r#"{"method":"tools/call","id":7,"params":{"name":"t","_Meta":{}}}"#,
+            r#"{"method":"tools/call","id":7,"params":{"name":"t","idempotencykey":"x"}}"#,
+            r#"{"method":"tools/call","id":7,"params":{"name":"t","tas\u212a":{}}}"#,
+            r#"{"method":"tools/call","id":7,"params":{"name":"t","_meta":{"Checkpoint_Seq":1}}}"#,
+            r#"{"method":"tools/call","id":7,"params":{"name":"t","_meta":{"checkpoint_Seq":1}}}"#,
+            r#"{"method":"Tools/Call","id":7,"params":{"name":"t"}}"#,
+            r#"{"method":"tools/call ","id":7,"params":{"name":"t"}}"#,
+            r#"{"method":"\ttools/call\n","id":7,"params":{"name":"t"}}"#,
+            r#"{"method":"\ufefftools/call\u0000","id":7,"params":{"name":"t"}}"#,
+            r#"{"method":"tool\u017f/call","id":7,"params":{"name":"t"}}"#,
+            "{\"method\":\"\u{a0}tools/CALL\u{3000}\",\"id\":7}",
+        ] {
+            assert_eq!(told(line), "invalid_request 7", "{line}");
+        }
+        for fine in [
+            r#"{"method":"ping","id":7,"Name":1,"METHODS":2}"#,
+            r#"{"method":"tools/call","id":7,"params":{"name":"t","arguments":{"Name":1,"name":2}}}"#,
+            r#"{"method":"tools/call","id":7,"params":{"name":"t","_meta":{"Name":1,"ID":2}}}"#,
+        ] {
+            assert!(!told(fine).starts_with("invalid"), "{fine}");
+        }
+    }
+
+    #[test]
+    fn a_call_needs_a_usable_id_and_whole_params() {
+        for (members, expected) in [
+            (r#""params":{"name":"t"}"#, "invalid_request null"),
+            (r#""id":null,"params":{"name":"t"}"#, "invalid_request null"),
+            (r#""id":true,"params":{"name":"t"}"#, "invalid_request null"),
+            (r#""id":[1],"params":{"name":"t"}"#, "invalid_request null"),
+            (
+                r#""id":{"a":1},"params":{"name":"t"}"#,
+                "invalid_request null",
+            ),
+            (r#""id":3"#, "invalid_request 3"),
+            (r#""id":3,"params":null"#, "invalid_request 3"),
+            (r#""id":3,"params":["t",{}]"#, "invalid_request 3"),
+            (r#""id":3,"params":{}"#, "invalid_request 3"),
+            (r#""id":3,"params":{"name":7}"#, "invalid_request 3"),
+            (r#""id":3,"params":{"name":null}"#, "invalid_request 3"),
+            (r#""id":3,"params":{"name":"\ud800"}"#, "invalid_request 3"),
+            (
+                r#""id":3,"params":{"name":"t","arguments":[]}"#,
+                "invalid_request 3",
+            ),
+            (
+                r#""id":3,"params":{"name":"t","arguments":"{}"}"#,
+                "invalid_request 3",
+            ),
+            (
+                r#""id":3,"params":{"name":"t","arguments":1}"#,
+                "invalid_request 3",
+            ),
+            (
+                r#""id":3,"params":{"name":"t","_meta":"x"}"#,
+                "invalid_request 3",
+            ),
+            (
+                r#""id":3,"params":{"name":"t","_meta":{"checkpoint_call_id":5}}"#,
+                "invalid_request 3",
+            ),
+        ] {
+            let line = format!(r#"{{"method":"tools/call",{members}}}"#);
+            assert_eq!(told(&line), expected, "{line}");
+        }
+        let line = |length: usize| {
+            let id = "x".repeat(length - 2);
+            format!(r#"{{"method":"tools/call","id":"{id}","params":{{"name":"t"}}}}"#)
+        };
+        assert_eq!(told(&line(4096)), "call t");
+        assert_eq!(told(&line(ID_BYTES_MAX)), "call t");
+        assert!(told(&line(ID_BYTES_MAX + 1)).starts_with("invalid_request"));
+    }
+
+    #[test]
+    fn other_invalid_messages_are_refused() {
+        for line in [
+            "7",
+            "null",
+            "\"tools/call\"",
+            "true",
+            r#"{"method":7}"#,
+            r#"{"method":["tools/call"]}"#,
+            r#"{"method":null}"#,
+        ] {
+            assert_eq!(told(line), "invalid_request null", "{line}");
+        }
+    }
+
+    #[test]
+    fn arrays_pass_only_without_calls() {
+        let call = r#"{"id":1,"method":"tools/call","params":{"name":"t"}}"#;
+        for (line, expected) in [
+            ("[]".to_owned(), "invalid_request null"),
+            ("[1]".into(), "invalid_request null"),
+            (r#"["tools/call",1]"#.into(), "invalid_request null"),
+            (
+                r#"[{"method":"ping","id":1},[]]"#.into(),
+                "invalid_request null",
+            ),
+            (format!("[[{call}]]"), "invalid_request null"),
+            (format!("[{call}]"), "invalid_request null"),
+            (
+                format!(r#"[{{"method":"ping","id":2}},{call}]"#),
+                "invalid_request null",
+            ),
+            (
+                r#"[{"method":"tools/call"}]"#.into(),
+                "invalid_request null",
+            ),
+            (
+                r#"[{"method":"TOOLS/call","id":1}]"#.into(),
+                "invalid_request null",
+            ),
+            (
+                r#"[{"method":"ping","method":"tools/call"}]"#.into(),
+                "invalid_request null",
+            ),
+            (
+                r#"[{"method":"ping","id":1},{"id":4,"result":{}}]"#.into(),
+                "pass batch",
+            ),
+        ] {
+            assert_eq!(told(&line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn no_depth_needs_a_deep_stack() {
+        let small_stack = std::thread::Builder::new().stack_size(256 * 1024);
+        let thread = small_stack.spawn(|| {
+            let depth = 100_000;
+            let deep = [r#"{"a":["#.repeat(depth), "]}".repeat(depth)].concat();
+            let line = format!(
+                r#"{{"method":"tools/call","id":1,"params":{{"name":"t","arguments":{deep}}}}}"#
+            );
+            assert_eq!(told(&line), "call t");
+            assert_eq!(
+                told(&["[".repeat(depth), "]".repeat(depth)].concat()),
+                "invalid_request null"
+            );
+            assert!(json::canonical(deep.as_bytes(), &mut |_| {}).is_ok());
+            assert!(json::diff(deep.as_bytes(), deep.as_bytes(), 1).is_empty());
+        });
+        thread.expect("a thread").join().expect("no overflow");
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_panics(line in proptest::collection::vec(any::<u8>(), 0..80)) {
+            told_bytes(&line);
+        }
+
+        #[test]
+        fn no_likely_line_panics(line in r#"\{("id"|"method"|"params"|"result"|"tools/call"|[:,{}\[\]0-9" ]){0,14}\}?"#) {
+            told(&line);
+        }
+
+        #[test]
+        fn nothing_that_a_common_parser_takes_for_a_call_passes(
+            method in r#"[ \t]?[tT]ools(/|\\/|\\u002[fF])cal[lL][ ]?"#,
+            key in r#"(m|M|\\u006d)ethod"#,
+            before in r#"("method":"ping",|"id":1,|"x":\{"method":"ping"\},)?"#,
+        ) {
+            let method = method.replace('\t', "\\t");
+            let line = format!(r#"{{{before}"{key}":"{method}","params":{{"name":"t"}}}}"#);
+            let told = told(&line);
+            prop_assert!(!told.starts_with("pass"), "{} {}", line, told);
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! The lines that we write ourselves: replays and refusals.
+//!
+//! Must not: change an entry.
+
+use super::{Flight, Level, RefusalShape, Session};
+use crate::guard::{Admission, Note, Op, Refused, Replay};
+use crate::mcp::frame::{Raw, RawId};
+use crate::mcp::outcome::read_result;
+use crate::mcp::reply::{
+    self, Annotation, Journaled, Refusal, RefusalKind, SideEffect, annotate, with_result_type,
+};
+use crate::rules::decide::Decision;
+use crate::rules::entry::{Entry, Status};
+use crate::rules::ids::Micros;
+use crate::rules::signature::Signature;
+
+impl Session {
+    /// Returns a refusal in the shape that its caller can read.
+    pub(super) fn refusal_line(
+        &self,
+        id: Option<RawId<'_>>,
+        refusal: &Refusal,
+        is_explicit: bool,
+        is_stateless: bool,
+    ) -> Vec<u8> {
+        let as_error = match self.options.refusals {
+            RefusalShape::Error => true,
+            RefusalShape::Result => false,
+            // Code is calling and can read the data; a model is calling and reads results only.
+            RefusalShape::Auto => is_explicit,
+        };
+        if as_error {
+            reply::refusal_as_error(id, refusal)
+        } else {
+            reply::refusal_as_result(id, refusal, is_stateless)
+        }
+    }
+
+    /// Notes a refusal as an event: equal ones are a count and a last time.
+    pub(super) fn note_refusal(&mut self, refusal: &Refusal) {
+        if !self.options.is_journaled {
+            return;
+        }
+        let detail = format!("{{\"kind\":\"{}\"}}", refusal.kind.name());
+        self.lazily(Op::Note(Note {
+            kind: if refusal.kind == RefusalKind::Divergence {
+                "diverged"
+            } else {
+                "refused"
+            },
+            entry: None,
+            letter: None,
+            detail: Some(detail),
+            merges: true,
+        }));
+    }
+
+    fn note_on(&mut self, kind: &'static str, entry: &Entry, letter: char, detail: Option<String>) {
+        self.lazily(Op::Note(Note {
+            kind,
+            entry: Some((entry.branch, entry.seq, Some(entry.fence))),
+            letter: Some(letter),
+            detail,
+            merges: true,
+        }));
+    }
+
+    /// Returns the refusal that a decision leads to, and notes it.
+    pub(super) fn refusal_of(
+        &mut self,
+        flight: &Flight,
+        admission: &Admission,
+        refused: &Refused,
+    ) -> Refusal {
+        let kind = match refused.decision {
+            Decision::Diverge | Decision::Fork => RefusalKind::Divergence,
+            Decision::InFlight => RefusalKind::InFlight,
+            Decision::InDoubt => RefusalKind::InDoubt,
+            Decision::Abandon => RefusalKind::Abandoned,
+            Decision::Deny => RefusalKind::Denied,
+            Decision::Expired => RefusalKind::ResultExpired,
+            Decision::Quarantine
+            | Decision::Proceed
+            | Decision::Replay
+            | Decision::Join
+            | Decision::Retry
+            | Decision::NextRound => RefusalKind::Quarantined,
+        };
+        let mut refusal = self.refusal_about(kind, flight, admission, refused.entry.as_ref());
+        refusal.seq = refusal.seq.or(refused.seq.map(|seq| seq.0).filter(|seq| *seq > 0));
+        refusal.letter = Some(refused.letter.to_string());
+        refusal.diff.clone_from(&refused.diff);
+        refusal.reason.clone_from(&refused.reason);
+        if kind == RefusalKind::ResultExpired
+            && refused
+                .entry
+                .as_ref()
+                .is_some_and(|entry| entry.status == Status::Failed)
+        {
+            refusal.side_effect = SideEffect::Unknown;
+        }
+        if kind == RefusalKind::InDoubt || kind == RefusalKind::Abandoned {
+            self.met_doubt = true;
+        }
+        let event = if kind == RefusalKind::Divergence {
+            "diverged"
+        } else {
+            "refused"
+        };
+        let detail = format!("{{\"kind\":\"{}\"}}", kind.name());
+        match &refused.entry {
+            Some(entry) => self.note_on(event, entry, refused.letter.0, Some(detail)),
+            None => self.note_refusal(&refusal),
+        }
+        self.say(Level::Warn, super::client::refusal_said(&refusal));
+        refusal
+    }
+
+    /// Returns a refusal with all that is known of the entry.
+    pub(super) fn refusal_about(
+        &self,
+        kind: RefusalKind,
+        flight: &Flight,
+        admission: &Admission,
+        entry: Option<&Entry>,
+    ) -> Refusal {
+        let mut refusal = Refusal::new(kind);
+        refusal.workflow_id = Some(admission.workflow.0.clone());
+        refusal.branch = Some(u64::from(admission.branch));
+        refusal.tool = Some(flight.call.tool.clone());
+        refusal.incoming_signature = Some(shown_signature(flight.signature, entry));
+        if let Some(entry) = entry {
+            refusal.seq = Some(entry.seq.0);
+            refusal.attempt = Some(u64::from(entry.attempt));
+            refusal.journaled = Some(Journaled {
+                signature: Some(entry.signature.to_string()),
+                status: entry.status.name().into(),
+                created_at: rfc3339(entry.created_at),
+            });
+            refusal.hint = Some(match kind {
+                RefusalKind::InDoubt | RefusalKind::Abandoned | RefusalKind::OutcomeUnknown => {
+                    self.command("resolve", entry)
+                }
+                _ => self.command("show", entry),
+            });
+        }
+        refusal
+    }
+
+    /// Returns an operator's command on an entry, ready to be copied.
+    pub(super) fn command(&self, command: &str, entry: &Entry) -> String {
+        format!(
+            "checkpoint {command} {} --journal {}",
+            entry.seq, self.options.journal_shown
+        )
+    }
+
+    /// Returns the line that replays a stored outcome, or the refusal where it has no legal form
+    /// for this caller's revision of the protocol (contract, section 7).
+    pub(super) fn replay_line(
+        &mut self,
+        flight: &Flight,
+        admission: &Admission,
+        replay: &Replay,
+    ) -> Result<Vec<u8>, Box<Refusal>> {
+        let entry = &replay.entry;
+        // An ended task: its result where no handle can be polled for it, else the handle.
+        let ended = replay.task_end.as_ref().filter(|_| flight.is_stateless);
+        let outcome = ended.unwrap_or(&replay.outcome);
+        let body: &[u8] = outcome.body.as_deref().unwrap_or_default();
+        let is_error = outcome.status == Status::Failed;
+        let adapted;
+        let payload = if is_error {
+            Raw::Error(body)
+        } else {
+            match legal_form(body, flight.is_stateless) {
+                Form::AsItIs => Raw::Result(body),
+                Form::WithResultType => {
+                    adapted = with_result_type(body);
+                    Raw::Result(&adapted)
+                }
+                Form::None => {
+                    let mut refusal = self.refusal_about(
+                        RefusalKind::NotReplayable,
+                        flight,
+                        admission,
+                        Some(entry),
+                    );
+                    refusal.letter = Some(replay.letter.to_string());
+                    if entry.status != Status::Completed {
+                        refusal.side_effect = SideEffect::Unknown;
+                    }
+                    self.note_on(
+                        "refused",
+                        entry,
+                        replay.letter.0,
+                        Some("{\"kind\":\"not_replayable\"}".into()),
+                    );
+                    return Err(Box::new(refusal));
+                }
+            }
+        };
+        let line = reply::answer(flight.raw_id(), payload);
+        self.note_on("replayed", entry, replay.letter.0, None);
+        self.say(
+            Level::Info,
+            format!("replayed seq={} letter={}", entry.seq, replay.letter),
+        );
+        Ok(if self.options.annotates {
+            annotate(&line, &annotation(entry, true)).into_owned()
+        } else if replay.is_marked {
+            annotate(&line, &Annotation::redelivered(entry.seq.0)).into_owned()
+        } else {
+            line
+        })
+    }
+}
+
+/// What `--annotate` says of an answer.
+pub(super) fn annotation(entry: &Entry, replayed: bool) -> Annotation {
+    Annotation {
+        seq: Some(entry.seq.0),
+        attempt: Some(u64::from(entry.attempt)),
+        replayed: Some(replayed),
+        completed_at: entry.completed_at.map(rfc3339),
+        journaled: None,
+    }
+}
+
+/// The signature of the incoming call, unless the entry keeps its own keyed: a plain one beside
+/// it would tell what the key hides.
+fn shown_signature(plain: Signature, entry: Option<&Entry>) -> String {
+    match entry {
+        Some(entry) if entry.scheme != crate::rules::signature::Scheme::Plain => {
+            String::from("redacted")
+        }
+        Some(_) | None => plain.to_string(),
+    }
+}
+
+enum Form {
+    AsItIs,
+    WithResultType,
+    None,
+}
+
+/// Tells in which form a stored result is legal for a caller of the stateless revision, or of one
+/// before it.
+///
+/// Source: MCP 2026-07-28, `basic/index` (`resultType`), `server/tools` (`structuredContent`);
+/// MCP 2025-11-25, `basic/utilities/tasks`.
+fn legal_form(body: &[u8], is_stateless: bool) -> Form {
+    let view = read_result(body);
+    let kind = view.result_type.as_deref();
+    if is_stateless {
+        return match (kind, &view.task) {
+            // A handle of 2025-11-25 can't be polled in the stateless revision.
+            (None, Some(_)) => Form::None,
+            (None, None) => Form::WithResultType,
+            (Some(_), _) => Form::AsItIs,
+        };
+    }
+    match kind {
+        Some("input_required" | "task") => Form::None,
+        Some(_) | None => match view.structured_content {
+            None | Some(crate::json::Kind::Object) => Form::AsItIs,
+            Some(_) => Form::None,
+        },
+    }
+}
+
+/// Returns a time as RFC 3339 in UTC with microseconds.
+#[must_use]
+pub(super) fn rfc3339(at: Micros) -> String {
+    jiff::Timestamp::from_microsecond(at.0).map_or_else(
+        |_| String::from("?"),
+        |at| format!("{at:.6}"),
+    )
+}

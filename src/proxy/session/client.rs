@@ -1,0 +1,397 @@
+//! What the client sends.
+//!
+//! Must not: answer for the upstream, except to refuse.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{Asked, Flight, Level, PassingKind, PassingRequest, Session, Stage};
+use crate::guard::{Call, Op, Round};
+use crate::journal::Payload;
+use crate::json;
+use crate::mcp::call::{self, Malformed};
+use crate::mcp::frame::{ClientLine, IdKey, LineRefusal, Passing, RawId, read_client};
+use crate::mcp::outcome;
+use crate::mcp::reply::{Refusal, RefusalKind};
+use crate::rules::entry::GaveUp;
+use crate::rules::ids::{Seq, WorkflowId};
+use crate::rules::policy::Policy;
+use crate::rules::signature::signature;
+
+/// A short note on a call, before its line may be moved.
+enum Step {
+    /// Nothing more.
+    Done,
+    /// The line passes.
+    Pass,
+    /// The line is a journaled call.
+    Admit(Box<Flight>, IdKey),
+}
+
+impl Session {
+    /// Takes a whole line of the client's, its `\n` included.
+    pub fn client_line(&mut self, line: Vec<u8>, now: Instant) {
+        let line = Arc::new(line);
+        let step = match read_client(&line) {
+            ClientLine::Blank => Step::Pass,
+            ClientLine::Header => {
+                self.say(
+                    Level::Warn,
+                    "the client sends Content-Length headers: that framing is not MCP stdio, \
+                     which is one JSON message a line; the header is not forwarded",
+                );
+                Step::Done
+            }
+            ClientLine::Refused(refused) => {
+                self.refuse_line(&refused);
+                Step::Done
+            }
+            ClientLine::Pass(passing) => self.passing(&passing, &line, now),
+            ClientLine::Call(call) => self.call(&call, &line, now),
+        };
+        match step {
+            Step::Done => {}
+            Step::Pass => self.up.push(unshare(line)),
+            Step::Admit(mut flight, key) => {
+                flight.line = Some(line);
+                let op = Op::Admit(flight.call.clone());
+                // The op has the arguments; the flight keeps the rest, for when it asks again.
+                flight.call.arguments = None;
+                self.flights.insert(key.clone(), *flight);
+                self.ops.push((Asked::Admission(key), op));
+            }
+        }
+    }
+
+    /// Takes note of a line that was longer than `--max-message-bytes`. It is not forwarded.
+    pub fn client_line_too_long(&mut self, prefix: &[u8], bytes: u64) {
+        let mut refusal = Refusal::new(RefusalKind::MessageTooLarge);
+        refusal.reason = Some(format!("a line of {bytes} bytes"));
+        // The id may stand in what was kept; where it does not, nobody can be told.
+        let id = json::tolerant_members(prefix)
+            .into_iter()
+            .flatten()
+            .filter(|member| &*member.key == b"id")
+            .find_map(|member| RawId::new(member.value));
+        self.say(
+            Level::Warn,
+            format!("a line of {bytes} bytes from the client is over --max-message-bytes"),
+        );
+        self.note_refusal(&refusal);
+        let line = crate::mcp::reply::refusal_as_error(id, &refusal);
+        self.down.push(line);
+    }
+
+    /// Takes note of what was left at the client's end without a line end: no message.
+    pub fn client_rest(&mut self, bytes: usize) {
+        self.say(
+            Level::Warn,
+            format!("the client ended in the middle of a line: {bytes} bytes are not forwarded"),
+        );
+    }
+
+    fn refuse_line(&mut self, refused: &LineRefusal<'_>) {
+        let refusal = Refusal::of_line(refused);
+        self.say(Level::Warn, refusal_said(&refusal));
+        if refused.is_call || self.options.is_journaled {
+            self.note_refusal(&refusal);
+        }
+        let line = crate::mcp::reply::refusal_as_error(refused.id, &refusal);
+        self.down.push(line);
+    }
+
+    fn passing(&mut self, passing: &Passing<'_>, line: &Arc<Vec<u8>>, now: Instant) -> Step {
+        if passing.is_response || passing.is_batch {
+            return Step::Pass;
+        }
+        let Some(method) = passing.method.as_deref() else {
+            return Step::Pass;
+        };
+        if method == "notifications/cancelled"
+            && let Some(key) = passing.params.and_then(cancelled)
+        {
+            return self.cancel(&key, line, now);
+        }
+        let Some(id) = passing.id else {
+            return Step::Pass;
+        };
+        if self.phase.is_upstream_gone() {
+            self.answer_without_upstream(id);
+            return Step::Done;
+        }
+        let params = passing.params.filter(|params| json::is_object(params));
+        let kind = match method {
+            "initialize" => {
+                if let Some(info) =
+                    params.and_then(|params| json::last_member(params, "clientInfo"))
+                {
+                    self.known.read_client_info(info.value);
+                }
+                PassingKind::Identity
+            }
+            "server/discover" => PassingKind::Identity,
+            "tools/list" => PassingKind::ToolsList {
+                is_first: params
+                    .and_then(|params| json::last_member(params, "cursor"))
+                    .is_none(),
+            },
+            "tasks/get" | "tasks/cancel" => PassingKind::TaskGet,
+            "tasks/result" => match params.and_then(outcome::task_id) {
+                Some(task_id) => PassingKind::TaskResult { task_id },
+                None => PassingKind::Other,
+            },
+            "subscriptions/listen" => PassingKind::Listen,
+            _ => PassingKind::Other,
+        };
+        self.passing.insert(
+            id.key(),
+            PassingRequest {
+                id: id.as_bytes().to_vec(),
+                kind,
+            },
+        );
+        Step::Pass
+    }
+
+    fn call(&mut self, call: &call::Call<'_>, line: &Arc<Vec<u8>>, now: Instant) -> Step {
+        let key = call.id.key();
+        let is_stateless = call.protocol_version.is_some();
+        if let Some(info) = call.meta.and_then(|meta| {
+            json::last_member(meta, "io.modelcontextprotocol/clientInfo")
+        }) {
+            self.known.read_client_info(info.value);
+        }
+        if self.flights.contains_key(&key) || self.passing.contains_key(&key) {
+            let mut refused = Refusal::new(RefusalKind::InvalidRequest);
+            refused.reason = Some("its id is still in flight".into());
+            refused.tool = Some(call.name.clone().into_owned());
+            self.refuse_early(call, is_stateless, refused);
+            return Step::Done;
+        }
+        if !self.options.is_journaled
+            || (self.options.trusts_annotations && self.known.is_read_only(&call.name))
+        {
+            return self.pass_call(call, key);
+        }
+        let fields = (|| -> Result<_, Malformed> {
+            Ok((
+                call.seq.clone()?,
+                call.key.clone()?.map(std::borrow::Cow::into_owned),
+                call.workflow.clone()?.map(std::borrow::Cow::into_owned),
+            ))
+        })();
+        let (seq, given_key, workflow) = match fields {
+            Ok(fields) => fields,
+            Err(malformed) => {
+                let mut refused = Refusal::new(malformed.kind);
+                refused.reason = Some(malformed.reason.into());
+                refused.tool = Some(call.name.clone().into_owned());
+                self.refuse_early(call, is_stateless, refused);
+                return Step::Done;
+            }
+        };
+        if let Some(reason) = self.latched {
+            let mut refused = Refusal::new(RefusalKind::JournalUnavailable);
+            refused.reason = Some(reason.into());
+            refused.seq = seq;
+            refused.tool = Some(call.name.clone().into_owned());
+            self.refuse_early(call, is_stateless, refused);
+            return Step::Done;
+        }
+        if self.phase.is_upstream_gone() || self.phase.is_ending() {
+            let mut refused = Refusal::new(RefusalKind::UpstreamUnavailable);
+            refused.reason = Some(self.phase.why_unavailable());
+            refused.seq = seq;
+            refused.tool = Some(call.name.clone().into_owned());
+            self.refuse_early(call, is_stateless, refused);
+            return Step::Done;
+        }
+        let signature = match signature(&call.name, call.arguments, call.has_task) {
+            Ok(signature) => signature,
+            Err(duplicate) => {
+                let mut refused = Refusal::new(RefusalKind::DuplicateMember);
+                refused.tool = Some(call.name.clone().into_owned());
+                refused
+                    .more
+                    .push(("pointer", json::quote(&duplicate.pointer)));
+                self.refuse_early(call, is_stateless, refused);
+                return Step::Done;
+            }
+        };
+        let policy = Policy::default();
+        let is_explicit = call.is_explicit();
+        let asked = Call {
+            tool: call.name.clone().into_owned(),
+            signature,
+            arguments: call.arguments.map(|raw| part_of(line, raw)),
+            workflow: workflow.map(WorkflowId),
+            seq: seq.map(Seq),
+            key: given_key,
+            call_id: call
+                .call_id(&self.options.call_id_from)
+                .map(std::borrow::Cow::into_owned),
+            round: call.is_further_round().then(|| round_of(call)),
+            protocol_version: call
+                .protocol_version
+                .clone()
+                .map(std::borrow::Cow::into_owned)
+                .or_else(|| self.known.protocol_version.clone()),
+            tool_revision: self.known.tool_revision(&call.name),
+            traceparent: call.traceparent.clone().map(std::borrow::Cow::into_owned),
+            policy: policy.clone(),
+            joined: None,
+        };
+        let flight = Flight {
+            id: call.id.as_bytes().to_vec(),
+            line: None,
+            call: Box::new(asked),
+            signature,
+            policy,
+            is_explicit,
+            is_stateless,
+            stage: Stage::Admitting,
+            is_cancelled: false,
+            is_answered: false,
+            held_back: Vec::new(),
+        };
+        Step::Admit(Box::new(flight), key)
+    }
+
+    fn pass_call(&mut self, call: &call::Call<'_>, key: IdKey) -> Step {
+        if !self.options.is_journaled && !matches!(call.seq, Ok(None)) {
+            self.say(
+                Level::Warn,
+                "a call carries checkpoint_seq, but there is no --journal: it is relayed and not \
+                 recorded",
+            );
+        }
+        if self.phase.is_upstream_gone() {
+            self.answer_without_upstream(call.id);
+            return Step::Done;
+        }
+        self.passing.insert(
+            key,
+            PassingRequest {
+                id: call.id.as_bytes().to_vec(),
+                kind: PassingKind::Call,
+            },
+        );
+        Step::Pass
+    }
+
+    /// Refuses a call that has no flight.
+    fn refuse_early(&mut self, call: &call::Call<'_>, is_stateless: bool, refusal: Refusal) {
+        self.say(Level::Warn, refusal_said(&refusal));
+        self.note_refusal(&refusal);
+        let line = self.refusal_line(Some(call.id), &refusal, call.is_explicit(), is_stateless);
+        self.down.push(line);
+    }
+
+    /// A cancellation goes to the upstream only where the upstream has that call under that id,
+    /// and nobody else waits for it (contract, section 4.12).
+    fn cancel(&mut self, key: &IdKey, line: &Arc<Vec<u8>>, _now: Instant) -> Step {
+        let Some(flight) = self.flights.get_mut(key) else {
+            return Step::Pass;
+        };
+        if flight.is_cancelled {
+            return Step::Done;
+        }
+        match &flight.stage {
+            Stage::Admitting => {
+                // It follows its call, if that goes out at all.
+                flight.is_cancelled = true;
+                flight.held_back.push(line.as_ref().clone());
+                Step::Done
+            }
+            Stage::Joining { .. } => {
+                flight.is_cancelled = true;
+                self.flights.remove(key);
+                Step::Done
+            }
+            Stage::Forwarded(forwarded) => {
+                let ticket = forwarded.ticket;
+                flight.is_cancelled = true;
+                self.ops
+                    .push((Asked::Nobody, Op::GiveUp(ticket, GaveUp::Cancelled)));
+                if self.has_waiters(&ticket.fence) {
+                    self.say(
+                        Level::Info,
+                        "a cancellation is not forwarded: another caller waits for the same call",
+                    );
+                    return Step::Done;
+                }
+                Step::Pass
+            }
+            Stage::Settling(settling) => {
+                // The answer is there already, but a cancelled call is not answered.
+                let (ticket, slot) = (settling.ticket, settling.slot);
+                flight.is_cancelled = true;
+                if let Stage::Settling(settling) = &mut flight.stage {
+                    settling.slot = None;
+                }
+                if let Some(slot) = slot {
+                    self.down.drop_slot(slot);
+                }
+                self.ops
+                    .push((Asked::Nobody, Op::GiveUp(ticket, GaveUp::Cancelled)));
+                Step::Pass
+            }
+        }
+    }
+}
+
+/// Returns what a refusal says in the log.
+pub(super) fn refusal_said(refusal: &Refusal) -> String {
+    use std::fmt::Write as _;
+    let mut text = format!("refused {}", refusal.kind.name());
+    if let Some(seq) = refusal.seq {
+        let _ = write!(text, " seq={seq}");
+    }
+    if let Some(letter) = &refusal.letter {
+        let _ = write!(text, " letter={letter}");
+    }
+    if let Some(reason) = &refusal.reason {
+        let _ = write!(text, ": {reason}");
+    }
+    text
+}
+
+fn cancelled(params: &[u8]) -> Option<IdKey> {
+    crate::mcp::frame::cancelled_request_id(params).map(RawId::key)
+}
+
+fn round_of(call: &call::Call<'_>) -> Round {
+    let mut inputs: Vec<String> = call
+        .input_responses
+        .filter(|raw| json::is_object(raw))
+        .map(|raw| {
+            json::Members::new(raw)
+                .map(|member| String::from_utf8_lossy(&member.key).into_owned())
+                .collect()
+        })
+        .unwrap_or_default();
+    inputs.sort_unstable();
+    Round {
+        state: call.request_state.map(state_digest),
+        inputs: inputs.join("\n"),
+    }
+}
+
+/// Returns the digest of a `requestState`: of its text, so that escapes do not count.
+pub(super) fn state_digest(raw: &[u8]) -> [u8; 32] {
+    crate::rules::entry::outcome_digest(&json::string(raw))
+}
+
+/// Returns the part of a line that a slice into it stands for.
+pub(super) fn part_of(line: &Arc<Vec<u8>>, raw: &[u8]) -> Payload {
+    let start = (raw.as_ptr() as usize).wrapping_sub(line.as_ptr() as usize);
+    if start > line.len() || start + raw.len() > line.len() {
+        return Payload::from(raw.to_vec());
+    }
+    Payload::part(Arc::clone(line), start..start + raw.len())
+}
+
+/// Returns the line's bytes, without a copy where nobody else holds them.
+pub(super) fn unshare(line: Arc<Vec<u8>>) -> Vec<u8> {
+    Arc::try_unwrap(line).unwrap_or_else(|shared| shared.as_ref().clone())
+}

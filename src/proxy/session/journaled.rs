@@ -1,0 +1,445 @@
+//! What the journal says of the calls that were asked about.
+//!
+//! Must not: let bytes of a call out before its reservation is durable, or an answer before its
+//! outcome is.
+
+use std::time::Instant;
+
+use super::client::unshare;
+use super::{Asked, Flight, Forwarded, Level, Session, Stage};
+use crate::guard::{
+    Admission, AdmissionVerdict, Answer, Done, Joined, Note, Op, Settlement, Ticket,
+};
+use crate::journal::JournalError;
+use crate::mcp::frame::IdKey;
+use crate::mcp::reply::{Annotation, Refusal, RefusalKind, annotate};
+use crate::rules::entry::GaveUp;
+use crate::rules::ids::{Fence, Micros};
+
+impl Session {
+    /// Takes the ops for the next transaction, none while the journal still has a batch. Events
+    /// that may wait go along with others, or alone once they have waited long enough.
+    pub fn take_ops(&mut self, now: Instant) -> Option<Vec<Op>> {
+        if !self.asked.is_empty() {
+            return None;
+        }
+        let lazy_is_due = self
+            .lazy_since
+            .is_some_and(|since| now.saturating_duration_since(since) >= super::LAZY_MAX);
+        if self.ops.is_empty() && !lazy_is_due {
+            return None;
+        }
+        let mut ops = Vec::with_capacity(self.ops.len() + self.lazy.len());
+        for (asked, op) in self.ops.drain(..) {
+            self.asked.push(asked);
+            ops.push(op);
+        }
+        for op in self.lazy.drain(..) {
+            self.asked.push(Asked::Nobody);
+            ops.push(op);
+        }
+        self.lazy_since = None;
+        Some(ops)
+    }
+
+    /// Lets the next [`Session::take_ops`] take what may wait, too.
+    pub fn flush_lazy(&mut self) {
+        if !self.lazy.is_empty() {
+            self.ops
+                .extend(self.lazy.drain(..).map(|op| (Asked::Nobody, op)));
+            self.lazy_since = None;
+        }
+    }
+
+    /// Returns whether the journal has a batch.
+    #[must_use]
+    pub fn is_asking(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
+    pub(super) fn lazily(&mut self, op: Op) {
+        self.lazy.push(op);
+    }
+
+    /// Starts the time that lazy events may wait.
+    pub(super) fn mark_lazy(&mut self, now: Instant) {
+        if !self.lazy.is_empty() && self.lazy_since.is_none() {
+            self.lazy_since = Some(now);
+        }
+    }
+
+    /// Takes what the journal did with the batch: all of it is durable.
+    pub fn journal_done(&mut self, done: Vec<Done>, now: Instant) {
+        let asked = std::mem::take(&mut self.asked);
+        for (asked, done) in asked.into_iter().zip(done) {
+            match (asked, done) {
+                (Asked::Admission(key), Done::Admitted(admission)) => {
+                    self.admitted(&key, &admission, now);
+                }
+                (Asked::Settlement(key), Done::Settled(at)) => self.settled(&key, at, now),
+                (Asked::Settlement(key), Done::Stale) => self.went_stale(&key, now),
+                (
+                    Asked::Nobody | Asked::Admission(_) | Asked::Settlement(_),
+                    Done::Settled(_) | Done::Stale | Done::Noted | Done::Admitted(_),
+                ) => {}
+            }
+        }
+        self.mark_lazy(now);
+    }
+
+    fn admitted(&mut self, key: &IdKey, admission: &Admission, now: Instant) {
+        let Some(flight) = self.flights.get_mut(key) else {
+            // A joined caller that cancelled in the meantime. Nothing of it was forwarded.
+            if let AdmissionVerdict::Run(ticket, _) = admission.verdict {
+                self.void(None, ticket, "the caller is gone");
+            }
+            return;
+        };
+        match &admission.verdict {
+            AdmissionVerdict::Run(ticket, letter) => {
+                let said = format!(
+                    "proceed seq={} attempt={} letter={letter}",
+                    ticket.seq, ticket.attempt
+                );
+                self.say(Level::Debug, said);
+                self.forward(key, *ticket, now);
+            }
+            AdmissionVerdict::Replay(replay) => {
+                let Some(flight) = self.flights.remove(key) else {
+                    return;
+                };
+                if !flight.waits() {
+                    return;
+                }
+                let undelivered = replay.entry.is_undelivered();
+                let ticket = undelivered.then(|| Ticket::of(&replay.entry));
+                match self.replay_line(&flight, admission, replay) {
+                    Ok(line) => self.down.push_answer(line, ticket),
+                    Err(refusal) => self.refuse_flight(&flight, &refusal),
+                }
+            }
+            AdmissionVerdict::Join {
+                ticket,
+                is_ours,
+                limit,
+                letter,
+            } => {
+                let (ticket, is_ours) = (*ticket, *is_ours);
+                if flight.is_cancelled {
+                    self.flights.remove(key);
+                    return;
+                }
+                let poll = flight.policy.wait_poll;
+                let until = match &flight.stage {
+                    Stage::Joining { until, .. } => *until,
+                    _ => limit.map(|limit| now + limit),
+                };
+                let was_joining = matches!(flight.stage, Stage::Joining { .. });
+                let is_over = until.is_some_and(|until| now >= until);
+                let joined = Joined {
+                    branch: ticket.branch,
+                    seq: ticket.seq,
+                    fence: ticket.fence,
+                };
+                flight.call.joined = Some(joined);
+                flight.stage = Stage::Joining {
+                    ticket,
+                    is_ours,
+                    look_at: now + poll,
+                    until,
+                };
+                if !was_joining {
+                    let said = format!("joined seq={} letter={letter}", ticket.seq);
+                    self.say(Level::Info, said);
+                    self.lazily(Op::Note(Note {
+                        kind: "joined",
+                        entry: Some((ticket.branch, ticket.seq, Some(ticket.fence))),
+                        letter: Some(letter.0),
+                        detail: None,
+                        merges: true,
+                    }));
+                }
+                if is_over && let Some(flight) = self.flights.remove(key) {
+                    let mut refusal = Refusal::new(RefusalKind::InFlight);
+                    refusal.workflow_id = Some(admission.workflow.0.clone());
+                    refusal.branch = Some(u64::from(admission.branch));
+                    refusal.seq = Some(ticket.seq.0);
+                    refusal.attempt = Some(u64::from(ticket.attempt));
+                    refusal.tool = Some(flight.call.tool.clone());
+                    refusal.reason = Some("the wait for its outcome is over".into());
+                    refusal.letter = Some(letter.to_string());
+                    self.refuse_flight(&flight, &refusal);
+                }
+            }
+            AdmissionVerdict::Refuse(refused) => {
+                let Some(flight) = self.flights.remove(key) else {
+                    return;
+                };
+                let refusal = self.refusal_of(&flight, admission, refused);
+                self.refuse_flight(&flight, &refusal);
+            }
+        }
+    }
+
+    /// The reservation is durable: the call may go out.
+    fn forward(&mut self, key: &IdKey, ticket: Ticket, now: Instant) {
+        if self.phase.is_upstream_gone() {
+            self.void(Some(key), ticket, "the upstream is gone");
+            if let Some(flight) = self.flights.remove(key) {
+                let mut refusal = Refusal::new(RefusalKind::UpstreamUnavailable);
+                refusal.reason = Some(self.phase.why_unavailable());
+                refusal.seq = Some(ticket.seq.0);
+                refusal.tool = Some(flight.call.tool.clone());
+                self.refuse_flight(&flight, &refusal);
+            }
+            return;
+        }
+        let Some(flight) = self.flights.get_mut(key) else {
+            return;
+        };
+        let Some(line) = flight.line.take() else {
+            return;
+        };
+        let limit = flight.policy.timeout.or(self.options.call_timeout);
+        flight.stage = Stage::Forwarded(Forwarded {
+            ticket,
+            bytes: u64::MAX..u64::MAX,
+            at: now,
+            overdue_at: limit.map(|limit| now + limit),
+        });
+        self.owners.insert(ticket.fence, key.clone());
+        self.settled.remove(key);
+        self.up.push_call(unshare(line), key.clone());
+        let held_back = std::mem::take(&mut flight.held_back);
+        if !held_back.is_empty() {
+            self.ops
+                .push((Asked::Nobody, Op::GiveUp(ticket, GaveUp::Cancelled)));
+            for line in held_back {
+                self.up.push(line);
+            }
+        }
+    }
+
+    /// Notes that a reserved call was never forwarded.
+    pub(super) fn void(&mut self, _key: Option<&IdKey>, ticket: Ticket, why: &str) {
+        self.ops.push((
+            Asked::Nobody,
+            Op::Settle(Settlement::Void {
+                ticket,
+                detail: format!("{{\"reason\":{}}}", crate::json::quote(why)),
+            }),
+        ));
+    }
+
+    /// Answers a flight that is over with a refusal, if anybody waits for it.
+    pub(super) fn refuse_flight(&mut self, flight: &Flight, refusal: &Refusal) {
+        if flight.waits() {
+            let line = self.refusal_line(
+                flight.raw_id(),
+                refusal,
+                flight.is_explicit,
+                flight.is_stateless,
+            );
+            self.down.push(line);
+        }
+    }
+
+    /// The outcome is durable: the answer may go out.
+    fn settled(&mut self, key: &IdKey, at: Micros, now: Instant) {
+        let Some(flight) = self.flights.get(key) else {
+            return;
+        };
+        let Stage::Settling(_) = &flight.stage else {
+            return;
+        };
+        let Some(flight) = self.flights.remove(key) else {
+            return;
+        };
+        let waits = flight.waits();
+        let Stage::Settling(settling) = flight.stage else {
+            return;
+        };
+        self.owners.remove(&settling.ticket.fence);
+        if let Some(slot) = settling.slot {
+            if waits {
+                let line = unshare(settling.line);
+                let line = if self.options.annotates {
+                    let note = Annotation {
+                        seq: Some(settling.ticket.seq.0),
+                        attempt: Some(u64::from(settling.ticket.attempt)),
+                        replayed: Some(false),
+                        completed_at: Some(super::answers::rfc3339(at)),
+                        journaled: None,
+                    };
+                    annotate(&line, &note).into_owned()
+                } else {
+                    line
+                };
+                // What is no outcome is no delivery of one.
+                let ticket = (!settling.is_void).then_some(settling.ticket);
+                self.down.fill(slot, line, ticket);
+            } else {
+                self.down.drop_slot(slot);
+            }
+        }
+        self.wake_waiters(settling.ticket.fence, now);
+    }
+
+    /// Somebody else settled the entry in the meantime: the caller gets what is stored.
+    fn went_stale(&mut self, key: &IdKey, now: Instant) {
+        let Some(flight) = self.flights.get_mut(key) else {
+            return;
+        };
+        let Stage::Settling(settling) = &flight.stage else {
+            return;
+        };
+        let (ticket, slot) = (settling.ticket, settling.slot);
+        self.owners.remove(&ticket.fence);
+        if let Some(slot) = slot {
+            self.down.drop_slot(slot);
+        }
+        if flight.waits() {
+            flight.call.joined = Some(Joined {
+                branch: ticket.branch,
+                seq: ticket.seq,
+                fence: ticket.fence,
+            });
+            flight.stage = Stage::Admitting;
+            let op = Op::Admit(flight.call.clone());
+            self.ops.push((Asked::Admission(key.clone()), op));
+        } else {
+            self.flights.remove(key);
+        }
+        self.wake_waiters(ticket.fence, now);
+    }
+
+    pub(super) fn has_waiters(&self, fence: &Fence) -> bool {
+        self.flights.values().any(|flight| match &flight.stage {
+            Stage::Joining { ticket, .. } => ticket.fence == *fence && !flight.is_cancelled,
+            Stage::Admitting | Stage::Forwarded(_) | Stage::Settling(_) => false,
+        })
+    }
+
+    /// Lets those who wait for an attempt look again, now.
+    pub(super) fn wake_waiters(&mut self, fence: Fence, now: Instant) {
+        let waiting: Vec<IdKey> = self
+            .flights
+            .iter()
+            .filter(|(_, flight)| match &flight.stage {
+                Stage::Joining { ticket, .. } => ticket.fence == fence,
+                Stage::Admitting | Stage::Forwarded(_) | Stage::Settling(_) => false,
+            })
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in waiting {
+            self.look_again(&key, now);
+        }
+    }
+
+    /// Asks the journal once more about a call that waits for another one.
+    pub(super) fn look_again(&mut self, key: &IdKey, now: Instant) {
+        if let Some(flight) = self.flights.get_mut(key)
+            && let Stage::Joining { look_at, .. } = &mut flight.stage
+        {
+            *look_at = now + flight.policy.wait_poll;
+            let op = Op::Admit(flight.call.clone());
+            self.ops.push((Asked::Admission(key.clone()), op));
+        }
+    }
+
+    /// The journal refused the batch for good: nothing of it was kept. Calls that were to be
+    /// reserved are refused; outcomes reach their callers all the same, marked.
+    ///
+    /// `ops` are those of the batch, in order.
+    pub fn journal_failed(&mut self, ops: Vec<Op>, error: &JournalError, now: Instant) {
+        let asked = std::mem::take(&mut self.asked);
+        self.say(Level::Warn, format!("{error}"));
+        if error.is_final() {
+            self.latched = Some(error.reason());
+        }
+        for (asked, op) in asked.into_iter().zip(ops) {
+            match (asked, op) {
+                (Asked::Admission(key), _) => self.refuse_unjournaled(&key, error),
+                (Asked::Settlement(key), Op::Settle(settlement)) => {
+                    // Whatever was written before is not known to be complete any more.
+                    self.latched.get_or_insert(error.reason());
+                    self.deliver_unjournaled(&key, &settlement, now);
+                }
+                (Asked::Settlement(_) | Asked::Nobody, _) => {}
+            }
+        }
+        self.mark_lazy(now);
+    }
+
+    fn refuse_unjournaled(&mut self, key: &IdKey, error: &JournalError) {
+        let Some(flight) = self.flights.remove(key) else {
+            return;
+        };
+        let mut refusal = Refusal::new(RefusalKind::JournalUnavailable);
+        if matches!(flight.stage, Stage::Joining { .. }) {
+            // It waits for a call that runs: only that it was not started again is known.
+            refusal = Refusal::new(RefusalKind::InFlight);
+        }
+        refusal.reason = Some(error.reason().into());
+        refusal.seq = flight.call.seq.map(|seq| seq.0);
+        refusal.tool = Some(flight.call.tool.clone());
+        self.refuse_flight(&flight, &refusal);
+    }
+
+    fn deliver_unjournaled(&mut self, key: &IdKey, settlement: &Settlement, now: Instant) {
+        let ticket = settlement.ticket();
+        self.owners.remove(&ticket.fence);
+        if let Some(flight) = self.flights.remove(key) {
+            let waits = flight.waits();
+            if let Stage::Settling(settling) = flight.stage
+                && let Some(slot) = settling.slot
+            {
+                if waits {
+                    let mark = Annotation::not_journaled(ticket.seq.0);
+                    let line = annotate(&settling.line, &mark).into_owned();
+                    self.down.fill(slot, line, None);
+                } else {
+                    self.down.drop_slot(slot);
+                }
+            }
+        }
+        self.wake_waiters(ticket.fence, now);
+    }
+
+    /// Returns whether the batch holds outcomes: they are worth a longer wait than reservations.
+    #[must_use]
+    pub fn holds_outcomes(ops: &[Op]) -> bool {
+        ops.iter().any(|op| {
+            matches!(
+                op,
+                Op::Settle(Settlement::Answered {
+                    answer: Answer { .. },
+                    ..
+                })
+            )
+        })
+    }
+
+    /// Splits a batch that can't be written: what asks for a reservation is given up, the rest
+    /// stays and is tried again.
+    pub fn give_up_reservations(
+        &mut self,
+        ops: Vec<Op>,
+        error: &JournalError,
+        now: Instant,
+    ) -> Vec<Op> {
+        let asked = std::mem::take(&mut self.asked);
+        let mut kept = Vec::new();
+        for (asked, op) in asked.into_iter().zip(ops) {
+            match asked {
+                Asked::Admission(key) => self.refuse_unjournaled(&key, error),
+                asked => {
+                    self.asked.push(asked);
+                    kept.push(op);
+                }
+            }
+        }
+        self.mark_lazy(now);
+        kept
+    }
+}

@@ -1,0 +1,372 @@
+//! The session: from lines to effects, without I/O.
+//!
+//! A [`Session`] is told what came (a line, an end, the time, what the journal did) and says what
+//! is to be done: bytes for either side ([`Session::to_upstream`], [`Session::to_client`]), ops
+//! for the journal ([`Session::take_ops`]), and how far the run has come ([`Session::phase`]).
+//! The driver carries it out and asks again.
+//!
+//! Invariants, each the reason for a queue below: a call's bytes come out only after
+//! [`Done::Admitted`] said that its reservation is durable; an answer's bytes come out only after
+//! its outcome is; lines of one direction keep their order, but for a call that waits for its
+//! reservation, which lets others pass; ids and bytes are the sender's.
+//!
+//! Must not: read a clock, a file or a pipe, decide what an entry leads to (that is the guard's),
+//! or log arguments or results.
+
+mod answers;
+mod client;
+mod ends;
+mod journaled;
+mod known;
+mod queue;
+mod upstream;
+
+pub use ends::{Evidence, Phase, RunEnd, UpstreamEnd};
+pub use known::Known;
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use crate::guard::{Call, Op, Settlement, Ticket};
+use crate::mcp::call::CallIdFrom;
+use crate::mcp::frame::{IdKey, RawId};
+use crate::rules::ids::Fence;
+use crate::rules::policy::Policy;
+use crate::rules::signature::Signature;
+
+/// In which shape a refusal reaches the client (contract, section 3, `--refusals`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalShape {
+    /// An error for a call with a seq or a key, a result for one without.
+    Auto,
+    /// A JSON-RPC error.
+    Error,
+    /// A tool result with `isError: true`.
+    Result,
+}
+
+/// What holds for the whole run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Calls are journaled; without it all but malformed lines pass.
+    pub is_journaled: bool,
+    /// How the journal is named in the operator's commands.
+    pub journal_shown: String,
+    /// Tools whose `readOnlyHint` is `true` pass without an entry.
+    pub trusts_annotations: bool,
+    /// The name and version shown to the client; `None` keeps the upstream's.
+    pub identity: Option<(String, String)>,
+    /// The shape of refusals.
+    pub refusals: RefusalShape,
+    /// Every answer of a journaled call carries `_meta["checkpoint"]`.
+    pub annotates: bool,
+    /// `--call-timeout`.
+    pub call_timeout: Option<Duration>,
+    /// `--drain-timeout`.
+    pub drain_timeout: Duration,
+    /// `--call-id-from`.
+    pub call_id_from: CallIdFrom,
+    /// The first in-doubt refusal ends the run.
+    pub ends_on_doubt: bool,
+}
+
+/// How long an answer that is being made durable may hold back what came after it from the
+/// upstream. Order is kept where it costs nothing; a stuck disk must not stop the other traffic.
+const HOLD_BACK_MAX: Duration = Duration::from_millis(100);
+
+/// How long requests that are not journaled may finish after the client's end. A server that
+/// stops at end of input would lose their answers.
+const PASSING_DRAIN_MAX: Duration = Duration::from_millis(300);
+
+/// How long calls may go on after a signal: hosts wait 2 s before they kill.
+const SIGNAL_DRAIN_MAX: Duration = Duration::from_secs(1);
+
+/// What a call is doing.
+#[derive(Debug)]
+enum Stage {
+    /// Its admission has been asked of the journal. The line waits here.
+    Admitting,
+    /// It waits for another session's call, or for one of ours.
+    Joining {
+        /// The running attempt.
+        ticket: Ticket,
+        /// It is one of ours: its end wakes this one.
+        is_ours: bool,
+        /// When to look again.
+        look_at: Instant,
+        /// When to stop waiting.
+        until: Option<Instant>,
+    },
+    /// The upstream has it, or has its bytes in its pipe.
+    Forwarded(Forwarded),
+    /// Its answer is being made durable.
+    Settling(Settling),
+}
+
+#[derive(Debug)]
+struct Forwarded {
+    ticket: Ticket,
+    /// Where its bytes lie in the stream to the upstream.
+    bytes: Range<u64>,
+    at: Instant,
+    /// When it is answered `outcome_unknown`.
+    overdue_at: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Settling {
+    ticket: Ticket,
+    /// The upstream's line, shared with the op that stores a part of it.
+    line: std::sync::Arc<Vec<u8>>,
+    /// Where the answer goes in the order of lines; `None`: nobody waits for it.
+    slot: Option<u64>,
+    /// The error means that the call was not executed: it passes, and is no outcome.
+    is_void: bool,
+    since: Instant,
+}
+
+/// One `tools/call` that the client has sent and that is not over.
+#[derive(Debug)]
+struct Flight {
+    /// The id's bytes as they came.
+    id: Vec<u8>,
+    /// The line, until it is forwarded. Shared with the op that stores its arguments.
+    line: Option<std::sync::Arc<Vec<u8>>>,
+    /// What the guard is asked, kept while it may be asked again.
+    call: Box<Call>,
+    signature: Signature,
+    policy: Policy,
+    /// It said a seq or a key.
+    is_explicit: bool,
+    /// The stateless revision's shapes are legal for it.
+    is_stateless: bool,
+    stage: Stage,
+    /// The client has cancelled it: it gets no answer.
+    is_cancelled: bool,
+    /// It has been answered by us: what comes is journaled and not forwarded.
+    is_answered: bool,
+    /// Cancellations that came before the call itself went out.
+    held_back: Vec<Vec<u8>>,
+}
+
+impl Flight {
+    fn raw_id(&self) -> Option<RawId<'_>> {
+        RawId::new(&self.id)
+    }
+
+    fn waits(&self) -> bool {
+        !self.is_cancelled && !self.is_answered
+    }
+}
+
+/// A request of the client's that is not journaled.
+#[derive(Debug)]
+struct PassingRequest {
+    id: Vec<u8>,
+    kind: PassingKind,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum PassingKind {
+    /// `initialize` or `server/discover`: its answer carries the upstream's identity.
+    Identity,
+    /// `tools/list`, its first page or a further one.
+    ToolsList { is_first: bool },
+    /// `tools/get` or `tools/cancel` of a task: its answer may tell the task's end.
+    TaskGet,
+    /// `tasks/result`: its answer is the task's end.
+    TaskResult { task_id: String },
+    /// `subscriptions/listen`: stays open, nobody waits for it.
+    Listen,
+    /// A `tools/call` that is not journaled.
+    Call,
+    /// Anything else.
+    Other,
+}
+
+/// An op on its way through the journal, with who asked for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Asked {
+    Admission(IdKey),
+    Settlement(IdKey),
+    Nobody,
+}
+
+/// One run of the proxy as a state machine.
+#[derive(Debug)]
+pub struct Session {
+    options: Options,
+    known: Known,
+    flights: HashMap<IdKey, Flight>,
+    /// Which flight owns an attempt of ours.
+    owners: HashMap<Fence, IdKey>,
+    passing: HashMap<IdKey, PassingRequest>,
+    up: queue::UpQueue,
+    down: queue::DownQueue,
+    ops: Vec<(Asked, Op)>,
+    /// The batch that the journal has.
+    asked: Vec<Asked>,
+    /// Events that may wait for the next commit.
+    lazy: Vec<Op>,
+    lazy_since: Option<Instant>,
+    /// Answers in the client's pipe: the stream's offset after each, and whose it is.
+    undelivered: VecDeque<(u64, Ticket)>,
+    delivered_offset: u64,
+    phase: Phase,
+    /// Upstream calls that were settled, by id: a second answer is dropped and recorded.
+    settled: HashSet<IdKey>,
+    settled_order: VecDeque<IdKey>,
+    /// Set when the outcome of a call could not be written: no further call is taken.
+    latched: Option<&'static str>,
+    /// An in-doubt refusal was given.
+    met_doubt: bool,
+    /// Lines for the log: a level and a text without arguments.
+    said: Vec<(Level, String)>,
+    /// Lines of the upstream's that are no messages.
+    noise: Vec<Vec<u8>>,
+}
+
+/// How loud a log line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// Something is lost or refused.
+    Warn,
+    /// Something noteworthy.
+    Info,
+    /// Everything.
+    Debug,
+}
+
+/// How many settled ids are remembered for second answers.
+const SETTLED_MAX: usize = 4096;
+
+impl Session {
+    /// Starts a run; nothing has come yet.
+    #[must_use]
+    pub fn new(options: Options) -> Self {
+        Self {
+            options,
+            known: Known::default(),
+            flights: HashMap::new(),
+            owners: HashMap::new(),
+            passing: HashMap::new(),
+            up: queue::UpQueue::default(),
+            down: queue::DownQueue::default(),
+            ops: Vec::new(),
+            asked: Vec::new(),
+            lazy: Vec::new(),
+            lazy_since: None,
+            undelivered: VecDeque::new(),
+            delivered_offset: 0,
+            phase: Phase::default(),
+            settled: HashSet::new(),
+            settled_order: VecDeque::new(),
+            latched: None,
+            met_doubt: false,
+            said: Vec::new(),
+            noise: Vec::new(),
+        }
+    }
+
+    /// Returns what has been learned of the two sides.
+    #[must_use]
+    pub fn known(&self) -> &Known {
+        &self.known
+    }
+
+    /// Takes what is to be logged.
+    pub fn take_said(&mut self) -> Vec<(Level, String)> {
+        std::mem::take(&mut self.said)
+    }
+
+    /// Takes the upstream's lines that are no messages.
+    pub fn take_noise(&mut self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.noise)
+    }
+
+    /// Takes the next bytes for the upstream, if any are ready. The driver reports with
+    /// [`Session::pushed_up`] where in the stream they lie.
+    pub fn to_upstream(&mut self) -> Option<(Vec<u8>, Option<IdKey>)> {
+        self.up.pop()
+    }
+
+    /// Notes where in the stream to the upstream a call's bytes lie.
+    pub fn pushed_up(&mut self, key: &IdKey, bytes: Range<u64>) {
+        if let Some(flight) = self.flights.get_mut(key)
+            && let Stage::Forwarded(forwarded) = &mut flight.stage
+        {
+            forwarded.bytes = bytes;
+        }
+    }
+
+    /// Takes the next line for the client, if one is ready, with the attempt that it delivers.
+    pub fn to_client(&mut self, now: Instant) -> Option<(Vec<u8>, Option<Ticket>)> {
+        self.down.pop(now)
+    }
+
+    /// Notes where in the stream to the client an answer ends.
+    pub fn pushed_down(&mut self, ticket: Ticket, end: u64) {
+        self.undelivered.push_back((end, ticket));
+    }
+
+    /// Notes how far the stream to the client has been written: answers up to there have been
+    /// delivered.
+    pub fn wrote_down(&mut self, offset: u64) {
+        self.delivered_offset = offset;
+        while let Some((end, ticket)) = self.undelivered.front() {
+            if *end > offset {
+                break;
+            }
+            self.ops.push((Asked::Nobody, Op::Deliver(*ticket)));
+            self.undelivered.pop_front();
+        }
+    }
+
+    /// Returns when [`Session::tick`] is to be called at the latest.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        let flights = self.flights.values().filter_map(|flight| match &flight.stage {
+            Stage::Joining { look_at, until, .. } => Some(match until {
+                Some(until) => *look_at.min(until),
+                None => *look_at,
+            }),
+            Stage::Forwarded(forwarded) if !flight.is_answered => forwarded.overdue_at,
+            Stage::Forwarded(_) | Stage::Admitting | Stage::Settling(_) => None,
+        });
+        flights
+            .chain(self.down.deadline())
+            .chain(self.lazy_since.map(|since| since + LAZY_MAX))
+            .chain(self.phase.deadline())
+            .min()
+    }
+
+    /// Returns whether a flight is still open: called and neither answered nor given up for good.
+    #[must_use]
+    pub fn has_calls(&self) -> bool {
+        !self.flights.is_empty() || !self.asked.is_empty() || !self.ops.is_empty()
+    }
+
+    fn say(&mut self, level: Level, text: impl Into<String>) {
+        self.said.push((level, text.into()));
+    }
+
+    fn settle_op(&mut self, key: &IdKey, settlement: Settlement) {
+        self.ops
+            .push((Asked::Settlement(key.clone()), Op::Settle(settlement)));
+    }
+
+    fn remember_settled(&mut self, key: IdKey) {
+        if self.settled.insert(key.clone()) {
+            self.settled_order.push_back(key);
+        }
+        while self.settled_order.len() > SETTLED_MAX {
+            if let Some(old) = self.settled_order.pop_front() {
+                self.settled.remove(&old);
+            }
+        }
+    }
+}
+
+/// How long an event may wait for a commit to ride on.
+const LAZY_MAX: Duration = Duration::from_millis(500);

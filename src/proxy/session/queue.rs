@@ -1,0 +1,177 @@
+//! The two orders of lines.
+//!
+//! To the client, an answer that is being made durable keeps its place and holds back what came
+//! after it, for a moment at most. To the upstream, a call that waits for its reservation has no
+//! place yet: others pass.
+//!
+//! Must not: look into a line.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use super::HOLD_BACK_MAX;
+use crate::guard::Ticket;
+use crate::mcp::frame::IdKey;
+
+/// What goes to the upstream, in order.
+#[derive(Debug, Default)]
+pub(super) struct UpQueue(VecDeque<(Vec<u8>, Option<IdKey>)>);
+
+impl UpQueue {
+    pub(super) fn push(&mut self, line: Vec<u8>) {
+        self.0.push_back((line, None));
+    }
+
+    pub(super) fn push_call(&mut self, line: Vec<u8>, key: IdKey) {
+        self.0.push_back((line, Some(key)));
+    }
+
+    pub(super) fn pop(&mut self) -> Option<(Vec<u8>, Option<IdKey>)> {
+        self.0.pop_front()
+    }
+}
+
+#[derive(Debug)]
+enum Slot {
+    Ready(Vec<u8>, Option<Ticket>),
+    Waiting { token: u64, since: Instant },
+    Dropped,
+}
+
+/// What goes to the client, in order.
+#[derive(Debug, Default)]
+pub(super) struct DownQueue {
+    slots: VecDeque<Slot>,
+    next_token: u64,
+    waiting: usize,
+}
+
+impl DownQueue {
+    pub(super) fn push(&mut self, line: Vec<u8>) {
+        self.slots.push_back(Slot::Ready(line, None));
+    }
+
+    pub(super) fn push_answer(&mut self, line: Vec<u8>, ticket: Option<Ticket>) {
+        self.slots.push_back(Slot::Ready(line, ticket));
+    }
+
+    /// Keeps a place for a line that is not ready.
+    pub(super) fn reserve(&mut self, since: Instant) -> u64 {
+        let token = self.next_token;
+        self.next_token += 1;
+        self.waiting += 1;
+        self.slots.push_back(Slot::Waiting { token, since });
+        token
+    }
+
+    /// Puts the line in its place, or at the end if others had to pass.
+    pub(super) fn fill(&mut self, token: u64, line: Vec<u8>, ticket: Option<Ticket>) {
+        let ready = Slot::Ready(line, ticket);
+        if let Some(slot) = self.find(token) {
+            *slot = ready;
+            self.waiting -= 1;
+        } else {
+            self.slots.push_back(ready);
+        }
+    }
+
+    /// Gives up a place.
+    pub(super) fn drop_slot(&mut self, token: u64) {
+        if let Some(slot) = self.find(token) {
+            *slot = Slot::Dropped;
+            self.waiting -= 1;
+        }
+    }
+
+    fn find(&mut self, token: u64) -> Option<&mut Slot> {
+        self.slots
+            .iter_mut()
+            .find(|slot| matches!(slot, Slot::Waiting { token: held, .. } if *held == token))
+    }
+
+    /// Takes the next line that may go out.
+    pub(super) fn pop(&mut self, now: Instant) -> Option<(Vec<u8>, Option<Ticket>)> {
+        let mut index = 0;
+        while index < self.slots.len() {
+            match &self.slots[index] {
+                Slot::Dropped => {
+                    self.slots.remove(index);
+                }
+                Slot::Waiting { since, .. } => {
+                    if now.saturating_duration_since(*since) < HOLD_BACK_MAX {
+                        return None;
+                    }
+                    index += 1;
+                }
+                Slot::Ready(..) => {
+                    return match self.slots.remove(index) {
+                        Some(Slot::Ready(line, ticket)) => Some((line, ticket)),
+                        Some(Slot::Waiting { .. } | Slot::Dropped) | None => None,
+                    };
+                }
+            }
+        }
+        None
+    }
+
+    /// Returns when the oldest place stops holding others back.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        if self.waiting == self.slots.len() {
+            return None;
+        }
+        self.slots
+            .iter()
+            .filter_map(|slot| match slot {
+                Slot::Waiting { since, .. } => Some(*since + HOLD_BACK_MAX),
+                Slot::Ready(..) | Slot::Dropped => None,
+            })
+            .next()
+    }
+
+    /// Throws all lines away: nobody reads them. Places stay, so that they can be given up.
+    pub(super) fn clear(&mut self) -> Vec<Ticket> {
+        let mut lost = Vec::new();
+        self.slots.retain_mut(|slot| match slot {
+            Slot::Ready(_, ticket) => {
+                lost.extend(ticket.take());
+                false
+            }
+            Slot::Dropped => false,
+            Slot::Waiting { .. } => true,
+        });
+        lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_keeps_its_place_until_it_is_durable() {
+        let now = Instant::now();
+        let mut queue = DownQueue::default();
+        queue.push(b"a".to_vec());
+        let token = queue.reserve(now);
+        queue.push(b"c".to_vec());
+        assert_eq!(queue.pop(now).unwrap().0, b"a");
+        assert!(queue.pop(now).is_none());
+        queue.fill(token, b"b".to_vec(), None);
+        assert_eq!(queue.pop(now).unwrap().0, b"b");
+        assert_eq!(queue.pop(now).unwrap().0, b"c");
+        assert!(queue.pop(now).is_none());
+    }
+
+    #[test]
+    fn a_stuck_answer_lets_others_pass_after_a_moment() {
+        let now = Instant::now();
+        let mut queue = DownQueue::default();
+        let token = queue.reserve(now);
+        queue.push(b"c".to_vec());
+        assert_eq!(queue.deadline(), Some(now + HOLD_BACK_MAX));
+        assert!(queue.pop(now).is_none());
+        assert_eq!(queue.pop(now + HOLD_BACK_MAX).unwrap().0, b"c");
+        queue.fill(token, b"b".to_vec(), None);
+        assert_eq!(queue.pop(now).unwrap().0, b"b");
+    }
+}

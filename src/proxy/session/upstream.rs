@@ -1,0 +1,391 @@
+//! What the upstream sends.
+//!
+//! Must not: drop an outcome, or hand one on before it is durable.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::client::{part_of, state_digest};
+use super::{Level, PassingKind, PassingRequest, Session, Settling, Stage};
+use crate::guard::{Answer, Note, Op, Settlement, Ticket};
+use crate::journal::{RoundKey, TaskKey};
+use crate::json;
+use crate::mcp::frame::{self, IdKey, Raw, RawId, UpstreamLine, read_upstream};
+use crate::mcp::identity;
+use crate::mcp::outcome::{TaskView, read_error, read_result, read_task};
+use crate::mcp::reply::{self, Refusal, RefusalKind, SideEffect};
+use crate::rules::entry::{Status, Unanswered};
+
+/// What an answer makes of its entry.
+enum Meaning {
+    Outcome(Box<Answer>),
+    /// The protocol says that the call was not executed: mend and send again.
+    NotExecuted(i64),
+    /// It ended, and nobody can say how.
+    Unknown(Unanswered),
+}
+
+impl Session {
+    /// Takes a whole line of the upstream's, its `\n` included (the last may lack it).
+    pub fn upstream_line(&mut self, line: Vec<u8>, now: Instant) {
+        let key = match read_upstream(&line) {
+            UpstreamLine::Noise => {
+                self.noise.push(line);
+                return;
+            }
+            UpstreamLine::Other => {
+                self.down.push(line);
+                return;
+            }
+            UpstreamLine::Message { method, params, .. } => {
+                match &*method {
+                    "notifications/tools/list_changed" => self.known.forget_tools(),
+                    "notifications/tasks/status" | "notifications/tasks" => {
+                        if let Some(task) = params.and_then(read_task) {
+                            self.see_task(&task);
+                        }
+                    }
+                    _ => {}
+                }
+                self.down.push(line);
+                return;
+            }
+            UpstreamLine::Answer(answer) => answer.id.key(),
+        };
+        if let Some(flight) = self.flights.get(&key) {
+            if let Stage::Forwarded(forwarded) = &flight.stage {
+                let ticket = forwarded.ticket;
+                self.answered(&key, ticket, line, now);
+            } else {
+                self.drop_answer(&key, "an answer to a call that the upstream did not get");
+            }
+        } else if let Some(request) = self.passing.remove(&key) {
+            let line = self.passing_answered(&request, line);
+            self.down.push(line);
+        } else if self.settled.contains(&key) {
+            self.drop_answer(&key, "a second answer to a call");
+        } else {
+            self.down.push(line);
+        }
+    }
+
+    fn drop_answer(&mut self, _key: &IdKey, what: &str) {
+        self.say(Level::Warn, format!("dropped {what}"));
+        self.lazily(Op::Note(Note {
+            kind: "dropped_answer",
+            entry: None,
+            letter: None,
+            detail: Some(format!("{{\"what\":{}}}", json::quote(what))),
+            merges: true,
+        }));
+    }
+
+    fn answered(&mut self, key: &IdKey, ticket: Ticket, line: Vec<u8>, now: Instant) {
+        let line = Arc::new(line);
+        let is_cancelled = self
+            .flights
+            .get(key)
+            .is_some_and(|flight| flight.is_cancelled);
+        let meaning = match read_upstream(&line) {
+            UpstreamLine::Answer(answer) => self.meaning(&line, answer, is_cancelled),
+            UpstreamLine::Noise | UpstreamLine::Message { .. } | UpstreamLine::Other => return,
+        };
+        let Some(flight) = self.flights.get_mut(key) else {
+            return;
+        };
+        let signature = flight.signature;
+        let slot = flight.waits().then(|| self.down.reserve(now));
+        let is_void = matches!(meaning, Meaning::NotExecuted(_));
+        let elapsed = match &flight.stage {
+            Stage::Forwarded(forwarded) => now.saturating_duration_since(forwarded.at),
+            Stage::Admitting | Stage::Joining { .. } | Stage::Settling(_) => {
+                std::time::Duration::ZERO
+            }
+        };
+        flight.stage = Stage::Settling(Settling {
+            ticket,
+            line,
+            slot,
+            is_void,
+            since: now,
+        });
+        self.remember_settled(key.clone());
+        let settlement = match meaning {
+            Meaning::Outcome(answer) => Settlement::Answered {
+                ticket,
+                signature,
+                answer: *answer,
+            },
+            Meaning::NotExecuted(code) => Settlement::Void {
+                ticket,
+                detail: format!("{{\"error_code\":{code}}}"),
+            },
+            Meaning::Unknown(reason) => Settlement::Lost {
+                ticket,
+                reason,
+                detail: format!(
+                    "{{\"reason\":\"{}\",\"elapsed_ms\":{}}}",
+                    reason.name(),
+                    elapsed.as_millis()
+                ),
+            },
+        };
+        if let Settlement::Lost { .. } = &settlement {
+            self.answer_unknown(key, "connection_closed");
+        }
+        self.settle_op(key, settlement);
+    }
+
+    /// The caller of a call whose answer tells nothing gets our own word for it.
+    fn answer_unknown(&mut self, key: &IdKey, reason: &str) {
+        let Some(flight) = self.flights.get_mut(key) else {
+            return;
+        };
+        let Stage::Settling(settling) = &mut flight.stage else {
+            return;
+        };
+        let Some(slot) = settling.slot.take() else {
+            return;
+        };
+        let mut refusal = Refusal::new(RefusalKind::OutcomeUnknown);
+        refusal.reason = Some(reason.into());
+        refusal.seq = Some(settling.ticket.seq.0);
+        refusal.attempt = Some(u64::from(settling.ticket.attempt));
+        refusal.tool = Some(flight.call.tool.clone());
+        flight.is_answered = true;
+        let (id, explicit, stateless) =
+            (flight.id.clone(), flight.is_explicit, flight.is_stateless);
+        let line = self.refusal_line(RawId::new(&id), &refusal, explicit, stateless);
+        self.down.fill(slot, line, None);
+    }
+
+    fn meaning(
+        &self,
+        line: &Arc<Vec<u8>>,
+        answer: frame::Answer<'_>,
+        is_cancelled: bool,
+    ) -> Meaning {
+        match answer.outcome {
+            Raw::Result(raw) => {
+                let view = read_result(raw);
+                let (status, round, task) = if view.is_input_required() {
+                    let round = RoundKey {
+                        state: view.request_state.map(state_digest),
+                        inputs: view.input_request_keys.join("\n"),
+                    };
+                    (Status::InputRequired, Some(round), None)
+                } else if let Some(task) = view.task {
+                    let task = TaskKey {
+                        id: task.task_id,
+                        created_at: task.created_at.unwrap_or_default(),
+                    };
+                    (Status::Accepted, None, Some(task))
+                } else {
+                    (Status::Completed, None, None)
+                };
+                Meaning::Outcome(Box::new(Answer {
+                    status,
+                    is_error: view.is_error,
+                    body: part_of(line, raw),
+                    is_kept: true,
+                    round,
+                    task,
+                }))
+            }
+            Raw::Error(raw) => {
+                let view = read_error(raw);
+                if view.is_not_executed() {
+                    return Meaning::NotExecuted(view.code.unwrap_or_default());
+                }
+                // It was stopped; what it had done by then, it does not say.
+                if is_cancelled {
+                    return Meaning::Unknown(Unanswered::StoppedByCancel);
+                }
+                // Many upstreams abort running calls when their input closes, with this error.
+                if view.is_connection_closed() && self.phase.is_input_closed() {
+                    return Meaning::Unknown(Unanswered::ConnectionClosed);
+                }
+                Meaning::Outcome(Box::new(Answer {
+                    status: Status::Failed,
+                    is_error: false,
+                    body: part_of(line, raw),
+                    is_kept: true,
+                    round: None,
+                    task: None,
+                }))
+            }
+        }
+    }
+
+    fn passing_answered(&mut self, request: &PassingRequest, line: Vec<u8>) -> Vec<u8> {
+        if matches!(
+            request.kind,
+            PassingKind::Listen | PassingKind::Call | PassingKind::Other
+        ) {
+            return line;
+        }
+        let UpstreamLine::Answer(answer) = read_upstream(&line) else {
+            return line;
+        };
+        match (&request.kind, answer.outcome) {
+            (PassingKind::Identity, Raw::Result(result)) => {
+                self.known.read_identity(result);
+                let rewritten = self
+                    .options
+                    .identity
+                    .as_ref()
+                    .and_then(|(name, version)| identity::rewrite(&line, name, version));
+                return rewritten.unwrap_or(line);
+            }
+            (PassingKind::ToolsList { is_first }, Raw::Result(result)) => {
+                if answer.is_strict() {
+                    self.known.read_tools(result, *is_first);
+                } else {
+                    self.known.forget_tools();
+                }
+            }
+            (PassingKind::TaskGet, Raw::Result(result)) => {
+                if let Some(task) = read_task(result) {
+                    self.see_task(&task);
+                }
+            }
+            (PassingKind::TaskResult { task_id }, outcome) => {
+                let (status, raw, is_error) = match outcome {
+                    Raw::Result(raw) => (Status::Completed, raw, read_result(raw).is_error),
+                    // An unknown or expired task tells nothing of how it ended.
+                    Raw::Error(raw) if read_error(raw).code == Some(-32602) => return line,
+                    Raw::Error(raw) => (Status::Failed, raw, false),
+                };
+                let op = Op::TaskEnd {
+                    task_id: task_id.clone(),
+                    created_at: None,
+                    answer: task_answer(status, is_error, raw),
+                };
+                self.ops.push((super::Asked::Nobody, op));
+            }
+            (_, Raw::Result(_) | Raw::Error(_)) => {}
+        }
+        line
+    }
+
+    /// A task's state passes by; if it is the end, the entry gets it.
+    fn see_task(&mut self, task: &TaskView<'_>) {
+        let (status, raw) = match task.status.as_deref() {
+            Some("completed") => (Status::Completed, task.result),
+            Some("failed" | "cancelled") => (Status::Failed, task.error.or(task.result)),
+            Some(_) | None => return,
+        };
+        // 2025-11-25 tells the end here and the result in `tasks/result` only: wait for that,
+        // unless there will be none.
+        let Some(raw) = raw.or((status == Status::Failed).then_some(
+            &b"{\"code\":-32603,\"message\":\"the task ended without a result\"}"[..],
+        )) else {
+            return;
+        };
+        let status = match status {
+            Status::Failed if task.error.is_none() && task.result.is_some() => Status::Completed,
+            status => status,
+        };
+        let is_error = status == Status::Completed && read_result(raw).is_error;
+        let op = Op::TaskEnd {
+            task_id: task.handle.task_id.clone(),
+            created_at: task.handle.created_at.clone(),
+            answer: task_answer(status, is_error, raw),
+        };
+        self.ops.push((super::Asked::Nobody, op));
+    }
+
+    /// Takes note of a line of the upstream's that was longer than `--max-message-bytes`: `kept`
+    /// are its first and last bytes. Whoever waits for it is told.
+    pub fn upstream_line_too_long(&mut self, prefix: &[u8], tail: &[u8], bytes: u64, now: Instant) {
+        self.say(
+            Level::Warn,
+            format!("a line of {bytes} bytes from the upstream is over --max-message-bytes"),
+        );
+        let Some(id) = id_of_long_line(prefix, tail) else {
+            return;
+        };
+        let key = id.key();
+        let mut refusal = Refusal::new(RefusalKind::MessageTooLarge);
+        refusal.side_effect = SideEffect::Unknown;
+        refusal.reason = Some(format!("an answer of {bytes} bytes"));
+        if let Some(flight) = self.flights.get_mut(&key)
+            && let Stage::Forwarded(forwarded) = &flight.stage
+        {
+            let ticket = forwarded.ticket;
+            refusal.seq = Some(ticket.seq.0);
+            refusal.tool = Some(flight.call.tool.clone());
+            let waits = flight.waits();
+            flight.is_answered = true;
+            flight.stage = Stage::Settling(Settling {
+                ticket,
+                line: Arc::new(Vec::new()),
+                slot: None,
+                is_void: false,
+                since: now,
+            });
+            let (raw, explicit, stateless) =
+                (flight.id.clone(), flight.is_explicit, flight.is_stateless);
+            if waits {
+                let line = self.refusal_line(RawId::new(&raw), &refusal, explicit, stateless);
+                self.down.push(line);
+            }
+            self.remember_settled(key.clone());
+            self.settle_op(
+                &key,
+                Settlement::Lost {
+                    ticket,
+                    reason: Unanswered::AnswerTooLarge,
+                    detail: format!("{{\"reason\":\"message_too_large\",\"bytes\":{bytes}}}"),
+                },
+            );
+        } else if let Some(request) = self.passing.remove(&key) {
+            let line = reply::refusal_as_error(RawId::new(&request.id), &refusal);
+            self.down.push(line);
+        }
+    }
+}
+
+fn task_answer(status: Status, is_error: bool, raw: &[u8]) -> Answer {
+    Answer {
+        status,
+        is_error,
+        body: raw.to_vec().into(),
+        is_kept: true,
+        round: None,
+        task: None,
+    }
+}
+
+/// Finds the id of a line of which only the beginning and the end were kept. Several SDKs write
+/// `result` first and `id` last.
+fn id_of_long_line<'a>(prefix: &'a [u8], tail: &'a [u8]) -> Option<RawId<'a>> {
+    let at_start = json::tolerant_members(prefix)
+        .into_iter()
+        .flatten()
+        .filter(|member| &*member.key == b"id")
+        .find_map(|member| RawId::new(member.value));
+    at_start.or_else(|| {
+        let at = memchr::memmem::rfind(tail, b"\"id\"")?;
+        let after = json::trim(&tail[at + 4..]);
+        let after = json::trim(after.strip_prefix(b":")?);
+        let after = json::trim(after);
+        let after = after.strip_suffix(b"}").unwrap_or(after);
+        // Other members may follow the id.
+        let end = match after.first()? {
+            b'"' => {
+                let mut end = 1;
+                while end < after.len() && after[end] != b'"' {
+                    end += if after[end] == b'\\' { 2 } else { 1 };
+                }
+                end + 1
+            }
+            _ => after
+                .iter()
+                .position(|byte| matches!(byte, b',' | b'}' | b' '))
+                .unwrap_or(after.len()),
+        };
+        RawId::new(after.get(..end)?)
+    })
+}
+

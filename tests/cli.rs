@@ -1,0 +1,345 @@
+//! The command line from outside: what is refused, with which words and code, and the help texts.
+//!
+//! Nothing here starts an upstream. What a value means is tested beside `cli/settings.rs`; these
+//! tests prove that the binary is wired to it.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test ends at the first thing that can't be done"
+)]
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// What a run of the binary did.
+struct Ran {
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+/// Returns the binary with an environment of its own and nothing to read.
+fn checkpoint(args: &[&str], env: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("checkpoint"));
+    command
+        .args(args)
+        .env_clear()
+        .envs(env.iter().copied())
+        .stdin(Stdio::null());
+    command
+}
+
+fn run(args: &[&str], env: &[(&str, &str)]) -> Ran {
+    let output = checkpoint(args, env).output().unwrap();
+    Ran {
+        code: output.status.code().expect("no signal ended it"),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// Asserts that the command line is refused with code 2, nothing on stdout, and these words.
+#[track_caller]
+fn refused(args: &[&str], env: &[(&str, &str)], words: &[&str]) {
+    let ran = run(args, env);
+    assert_eq!(ran.code, 2, "{args:?}: {}", ran.stderr);
+    assert_eq!(ran.stdout, "", "{args:?}");
+    assert!(
+        ran.stderr.starts_with("checkpoint: error: "),
+        "{}",
+        ran.stderr
+    );
+    for word in words {
+        assert!(
+            ran.stderr.contains(word),
+            "{args:?}: no {word:?} in {}",
+            ran.stderr
+        );
+    }
+}
+
+/// Compares with `fixtures/help/NAME.txt`; `CHECKPOINT_BLESS=1` writes it instead.
+#[track_caller]
+fn assert_help(name: &str, args: &[&str]) {
+    let ran = run(args, &[]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{args:?}");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("fixtures/help")
+        .join(name)
+        .with_extension("txt");
+    if std::env::var_os("CHECKPOINT_BLESS").is_some() {
+        std::fs::write(&path, &ran.stdout).unwrap();
+    }
+    let golden = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(
+        ran.stdout, golden,
+        "fixtures/help/{name}.txt differs; CHECKPOINT_BLESS=1 rewrites it"
+    );
+}
+
+#[test]
+fn help_texts() {
+    assert_help("checkpoint-short", &["-h"]);
+    assert_help("checkpoint", &["--help"]);
+    for command in ["ls", "show", "demo", "completions"] {
+        assert_help(command, &[command, "--help"]);
+    }
+}
+
+/// Fails where a command was added without its help text above.
+#[test]
+fn every_command_has_a_help_snapshot() {
+    let help = run(&["-h"], &[]).stdout;
+    let commands = help
+        .lines()
+        .skip_while(|line| !line.starts_with("Commands"))
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.strip_prefix("  "))
+        .filter(|line| !line.starts_with(' '));
+    let mut count = 0;
+    for command in commands {
+        let name = command.split(' ').next().unwrap();
+        let path = format!("{}/fixtures/help/{name}.txt", env!("CARGO_MANIFEST_DIR"));
+        assert!(Path::new(&path).exists(), "{name}: add it to help_texts()");
+        count += 1;
+    }
+    assert!(count >= 4, "{help}");
+}
+
+#[test]
+fn the_version_is_printed_whatever_stands_beside_it() {
+    let version = concat!("checkpoint ", env!("CARGO_PKG_VERSION"), "\n");
+    for args in [
+        &["--version"][..],
+        &["-V"],
+        &["--journal", "never-made.db", "--version"],
+        &["--version", "--keep-identity", "--upstream-cmd", "false"],
+        &["--version", "--", "npx", "-y", "s"],
+        &["-V", "--resume"],
+    ] {
+        let ran = run(args, &[("CHECKPOINT_LOG", "loud")]);
+        assert_eq!(
+            (ran.code, ran.stdout.as_str(), ran.stderr.as_str()),
+            (0, version, ""),
+            "{args:?}"
+        );
+    }
+    assert!(!Path::new("never-made.db").exists());
+    refused(
+        &["--version", "ls"],
+        &[],
+        &["'ls'", "--version", "a command, not a version"],
+    );
+    refused(
+        &["--version=show", "--", "p"],
+        &[],
+        &["'show'", "--version"],
+    );
+}
+
+#[test]
+fn an_upstream_is_needed_in_one_of_two_forms() {
+    refused(
+        &[],
+        &[],
+        &[
+            "--upstream-cmd <CMD>",
+            "-- <PROGRAM>",
+            "--upstream-cmd \"",
+            "-- npx",
+        ],
+    );
+    refused(&["--journal", "j"], &[], &["no upstream"]);
+    refused(
+        &["--upstream-cmd", "a", "--", "b"],
+        &[],
+        &["--upstream-cmd", "'-- <PROGRAM>'"],
+    );
+    refused(
+        &["--upstream-cmd", ""],
+        &[],
+        &["--upstream-cmd", "not empty"],
+    );
+    refused(
+        &["--upstream-cmd"],
+        &[],
+        &["--upstream-cmd", "value is required"],
+    );
+    refused(&["--", ""], &[], &["after '--' is empty"]);
+    refused(
+        &[],
+        &[("CHECKPOINT_UPSTREAM_CMD", " ")],
+        &["CHECKPOINT_UPSTREAM_CMD", "not empty"],
+    );
+    refused(&["npx", "-y", "s"], &[], &["'npx'", "comes after '--'"]);
+    refused(&["--journal", "j", "ls"], &[], &["'ls'", "checkpoint ls"]);
+}
+
+#[test]
+fn bad_values_are_named_with_what_was_expected() {
+    let rows: &[(&[&str], &[&str])] = &[
+        (
+            &["--call-timeout", "5"],
+            &["'5'", "--call-timeout", "250ms, 30s, 5m"],
+        ),
+        (
+            &["--call-timeout", "0s"],
+            &["'0s'", "--call-timeout", "more than zero"],
+        ),
+        (&["--drain-timeout", "-1s"], &["--drain-timeout"]),
+        (
+            &["--drain-timeout", "1.5s"],
+            &["'1.5s'", "--drain-timeout", "expected"],
+        ),
+        (
+            &["--max-message-bytes", "64MB"],
+            &["'64MB'", "--max-message-bytes", "64KiB"],
+        ),
+        (
+            &["--max-message-bytes", "0B"],
+            &["'0B'", "--max-message-bytes", "expected"],
+        ),
+        (
+            &["--refusals", "loud"],
+            &["'loud'", "--refusals", "auto, error, result"],
+        ),
+        (
+            &["--on-in-doubt", "stop"],
+            &["'stop'", "--on-in-doubt", "continue, exit"],
+        ),
+        (&["--on-divergence", "x"], &["'x'", "--on-divergence"]),
+        (&["--log", "loud"], &["'loud'", "--log"]),
+        (&["--log-format", "xml"], &["'xml'", "--log-format"]),
+        (&["--call-id-from", ""], &["--call-id-from"]),
+        (&["--name", ""], &["--name"]),
+        (
+            &["--journal", ":memory:"],
+            &["':memory:'", "--journal", "path of a file"],
+        ),
+        (&["--journal", "file:x"], &["'file:x'", "--journal"]),
+        (&["--workflow-id", ""], &["--workflow-id", "not empty"]),
+        (
+            &["--redact-args-in-journal"],
+            &["--redact-args-in-journal", "needs a journal"],
+        ),
+        (
+            &["--keep-identity", "--name", "n"],
+            &["--keep-identity", "--name"],
+        ),
+        (&["--annotate", "--annotate"], &["--annotate"]),
+        (&["--bogus"], &["--bogus"]),
+    ];
+    for (args, words) in rows {
+        refused(&[args, &["--", "p"][..]].concat(), &[], words);
+    }
+    let long = "x".repeat(513);
+    refused(
+        &["--workflow-id", &long, "--", "p"],
+        &[],
+        &["--workflow-id", "512 bytes"],
+    );
+}
+
+#[test]
+fn bad_variables_are_named_too() {
+    for (name, value, word) in [
+        ("CHECKPOINT_JOURNAL", "", "path of a file"),
+        ("CHECKPOINT_WORKFLOW_ID", "", "not empty"),
+        ("CHECKPOINT_LOG", "loud", "expected off, error"),
+        (
+            "CHECKPOINT_POLICY",
+            "p.toml",
+            "not available in this version",
+        ),
+        ("CHECKPOINT_RUN_ID", "r", "not available in this version"),
+        ("CHECKPOINT_THREAD_ID", "t", "not available in this version"),
+    ] {
+        refused(&["--", "p"], &[(name, value)], &[name, word]);
+    }
+}
+
+#[test]
+fn what_is_not_there_yet_is_refused() {
+    for flag in [
+        &["--policy", "p.toml"][..],
+        &["--resume"],
+        &["--on-divergence", "fork"],
+        &["--run-id", "r"],
+        &["--thread-id", "t"],
+        &["--max-calls", "3"],
+        &["--supersede"],
+    ] {
+        let args = [flag, &["--journal", "never-made.db", "--", "p"]].concat();
+        refused(&args, &[], &["not available in this version", flag[0]]);
+    }
+}
+
+#[test]
+fn commands_check_their_flags() {
+    refused(
+        &["ls"],
+        &[],
+        &["no journal", "--journal", "CHECKPOINT_JOURNAL"],
+    );
+    refused(&["show", "8"], &[], &["no journal"]);
+    refused(
+        &["ls"],
+        &[("CHECKPOINT_JOURNAL", ":memory:")],
+        &["CHECKPOINT_JOURNAL"],
+    );
+    refused(&["show", "--journal", "j"], &[], &["<SEQ>"]);
+    refused(&["show", "0", "--journal", "j"], &[], &["'0'", "<SEQ>"]);
+    refused(
+        &["show", "9007199254740992", "--journal", "j"],
+        &[],
+        &["<SEQ>"],
+    );
+    refused(
+        &["ls", "--journal", "j", "--status", "DONE"],
+        &[],
+        &["'DONE'", "COMPLETED"],
+    );
+    refused(
+        &["ls", "--journal", "j", "--since", "x"],
+        &[],
+        &["'x'", "--since", "2h"],
+    );
+    refused(
+        &["ls", "--journal", "j", "--branch", "x"],
+        &[],
+        &["'x'", "--branch"],
+    );
+    refused(&["completions", "cmd.exe"], &[], &["'cmd.exe'", "bash"]);
+}
+
+#[test]
+fn completions_name_every_command() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let ran = run(&["completions", shell], &[]);
+        assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{shell}");
+        for name in ["ls", "show", "upstream-cmd"] {
+            assert!(ran.stdout.contains(name), "{shell}: {name}");
+        }
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    for args in [&["completions", "bash"][..], &["--help"], &["--version"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = checkpoint(args, &[]).stdout(writer).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{args:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{args:?}");
+    }
+}
+
+#[test]
+fn no_escape_sequences_where_nobody_sees_colour() {
+    let ran = run(&["--help"], &[("TERM", "xterm-256color")]);
+    assert!(!ran.stdout.contains('\u{1b}'));
+    let ran = run(&["--upstream-cmd", "a", "--journal", "\u{1b}[2J://"], &[]);
+    assert_eq!(ran.code, 2);
+    assert!(!ran.stderr.contains('\u{1b}'), "{:?}", ran.stderr);
+}
