@@ -18,7 +18,8 @@ use crate::rules::ids::{BranchId, Fence, HeldKey, Micros, Seq, SessionId, Window
 use crate::rules::lifecycle::Expect;
 use crate::rules::signature::{Scheme, Signature};
 
-const ENTRY: &str = "branch_id, seq, tool, status, attempt, round, fence, session_id, scheme, \
+/// The columns that [`read_entry`] reads, in its order.
+pub(crate) const ENTRY_COLUMNS: &str = "branch_id, seq, tool, status, attempt, round, fence, session_id, scheme, \
      signature, created_at, completed_at, delivered_at, gave_up, unanswered, is_error, provenance, \
      digest, tombstone, key, window, window_id, call_id, checksum";
 
@@ -87,7 +88,7 @@ impl SqliteJournal {
     }
 }
 
-fn read_identity(db: &Connection) -> Result<Identity, JournalError> {
+pub(crate) fn read_identity(db: &Connection) -> Result<Identity, JournalError> {
     let meta = |name: &str| -> Result<Option<rusqlite::types::Value>, JournalError> {
         db.query_row("SELECT value FROM meta WHERE name = ?1", [name], |row| {
             row.get(0)
@@ -586,7 +587,7 @@ impl Transaction for SqliteTransaction<'_> {
 
     fn entry(&mut self, branch: BranchId, seq: Seq) -> Result<Option<Stored>, JournalError> {
         self.one(
-            &format!("SELECT {ENTRY} FROM entries WHERE branch_id = ?1 AND seq = ?2"),
+            &format!("SELECT {ENTRY_COLUMNS} FROM entries WHERE branch_id = ?1 AND seq = ?2"),
             [db_int(branch.0), db_int(seq.0)],
             read_entry,
         )
@@ -605,7 +606,7 @@ impl Transaction for SqliteTransaction<'_> {
         for (scheme, signature) in signatures {
             found.extend(self.all(
                 &format!(
-                    "SELECT {ENTRY} FROM entries INDEXED BY entries_undelivered \
+                    "SELECT {ENTRY_COLUMNS} FROM entries INDEXED BY entries_undelivered \
                      WHERE delivered_at IS NULL AND branch_id = ?1 AND signature = ?2 \
                      AND scheme = ?3 ORDER BY seq"
                 ),
@@ -620,7 +621,7 @@ impl Transaction for SqliteTransaction<'_> {
     fn by_key(&mut self, key: &HeldKey) -> Result<Option<Stored>, JournalError> {
         self.one(
             &format!(
-                "SELECT {ENTRY} FROM entries INDEXED BY entries_key \
+                "SELECT {ENTRY_COLUMNS} FROM entries INDEXED BY entries_key \
                  WHERE key IS NOT NULL AND key = ?1 AND window = ?2 AND window_id = ?3 \
                  ORDER BY fence LIMIT 1"
             ),
@@ -664,7 +665,7 @@ impl Transaction for SqliteTransaction<'_> {
         for (fence, task) in tasks {
             let stored = self.one(
                 &format!(
-                    "SELECT {ENTRY} FROM entries WHERE (branch_id, seq) = \
+                    "SELECT {ENTRY_COLUMNS} FROM entries WHERE (branch_id, seq) = \
                      (SELECT branch_id, seq FROM attempts WHERE fence = ?1) AND fence = ?1"
                 ),
                 [db_int(fence)],
@@ -1014,7 +1015,7 @@ fn read_branch(row: &Row<'_>, first: usize) -> rusqlite::Result<Branch> {
     })
 }
 
-/// Reads one entry from a row that selects [`ENTRY`]'s columns.
+/// Reads one entry from a row that selects [`ENTRY_COLUMNS`]'s columns.
 pub(crate) fn read_entry(row: &Row<'_>) -> rusqlite::Result<Stored> {
     let key: Option<String> = row.get(19)?;
     Ok(Stored {
