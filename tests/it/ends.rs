@@ -6,9 +6,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::world::{
-    Call, DEADLINE, Proxy, World, assert_done, assert_refused, contains, is_alive, refusal,
-};
+use crate::call::{Call, assert_done, assert_refused, refusal};
+use crate::proxy::Proxy;
+use crate::world::{DEADLINE, World, contains, is_alive};
 
 /// What a host grants between its SIGTERM and its SIGKILL, less a margin.
 const AFTER_SIGNAL: Duration = Duration::from_millis(1900);

@@ -11,9 +11,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::world::{
-    Call, DEADLINE, Proxy, World, assert_done, assert_refused, refusal, result_bytes,
-};
+use crate::call::{Call, assert_done, assert_refused, refusal, result_bytes};
+use crate::proxy::Proxy;
+use crate::world::{DEADLINE, World};
 
 /// How a session ends. Each way is met by the same assertion.
 #[derive(Clone, Copy, Debug)]

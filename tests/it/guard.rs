@@ -4,7 +4,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::world::{Call, DEADLINE, World, assert_done, assert_refused};
+use crate::call::{Call, assert_done, assert_refused};
+use crate::world::{DEADLINE, World};
 
 #[test]
 fn an_equal_call_of_unknown_outcome_forbids_a_new_one() {

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::world::{Call, World, assert_done, assert_refused, contains, refusal};
+use crate::call::{Call, assert_done, assert_refused, refusal};
+use crate::world::{World, contains};
 
 /// Something that is done to the journal's place, with its name.
 type Trick = (&'static str, fn(&Path));
@@ -304,8 +305,7 @@ fn an_outcome_waits_for_a_busy_journal() {
     writer.busy_timeout(Duration::from_secs(5)).unwrap();
     writer.execute_batch("BEGIN IMMEDIATE").unwrap();
     world.release("h");
-    proxy.await_quiet();
-    let early = proxy.recv_id_within(1, Duration::from_millis(300));
+    let early = proxy.recv_id_within(1, Duration::from_millis(500));
     assert_eq!(early, None, "answered before it was durable");
     writer.execute_batch("ROLLBACK").unwrap();
     assert_done(&proxy.recv_id(1));

@@ -11,15 +11,23 @@
 )]
 
 mod annotate;
+mod bench;
+mod call;
+mod cancel;
 mod durability;
 mod ends;
+mod entry;
 mod fixture;
 mod flags;
 mod guarantee;
 mod guard;
+mod join;
 mod journal;
+mod malformed;
+mod proxy;
 mod refusals;
 mod relay;
 mod replay;
 mod rounds;
+mod setup;
 mod world;

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::world::{Call, World, assert_done, assert_refused, refusal};
+use crate::call::{Call, assert_done, assert_refused, refusal};
+use crate::world::World;
 
 /// A world with seq 1 in doubt (a charge) and seq 2 completed (a refund).
 fn world_with_doubt() -> World {
