@@ -30,7 +30,8 @@ fn a_cancellation_follows_its_call_and_the_upstream_lives_on() {
     );
     assert_done(&proxy.call(&Call::new(2, "refund", json!({}))));
     assert_eq!(world.status(1), "PENDING");
-    proxy.stop();
+    proxy.close_stdin();
+    proxy.wait();
     assert_eq!(world.entry(1)["in_doubt"], true);
     let mut proxy = world.proxy().start();
     assert_refused(&proxy.call(&Call::charge(3).seq(1)), "in_doubt", "unknown");

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::call::{Call, assert_done, assert_refused, refusal};
 use crate::proxy::Proxy;
-use crate::world::{DEADLINE, World, contains, is_alive};
+use crate::world::{DEADLINE, World, contains, cpu_ticks, is_alive};
 
 /// What a host grants between its SIGTERM and its SIGKILL, less a margin.
 const AFTER_SIGNAL: Duration = Duration::from_millis(1900);
@@ -454,4 +454,21 @@ fn a_probe_that_is_killed_at_once_leaves_no_trace() {
     proxy.stop();
     assert_eq!(world.entries().len(), 1);
     assert!(!contains(&world.upstream_lines().concat(), b"checkpoint"));
+}
+
+#[test]
+fn a_drain_spins_no_core() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    hold_call(&world, &mut proxy);
+    proxy.close_stdin();
+    let limit = Duration::from_millis(700);
+    let before = cpu_ticks(proxy.pid());
+    assert_eq!(proxy.recv_id_within(1, limit), None);
+    let ticks = cpu_ticks(proxy.pid()) - before;
+    assert!(ticks < 15, "{ticks} ticks at the end of input");
+    world.release("h");
+    assert_done(&proxy.recv_id(1));
+    assert_eq!(proxy.wait_code(), 0);
+    assert_eq!(world.effects_of("charge"), 1);
 }

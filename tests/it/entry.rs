@@ -185,3 +185,71 @@ fn the_journals_own_workflow_survives_a_move_of_the_file() {
     proxy.stop();
     assert_eq!(world.effects_of("charge"), 1);
 }
+
+#[test]
+fn a_key_holds_over_a_restart_and_a_seq_goes_before_it() {
+    let world = World::new();
+    let keyed = |id: u32| Call::charge(id).meta("checkpoint_key", "k");
+    let mut proxy = world.proxy().start();
+    let first = proxy.call_line(&keyed(1));
+    proxy.kill9();
+    let mut proxy = world.proxy().start();
+    let again = proxy.call_line(&keyed(2));
+    assert_eq!(result_bytes(&again), result_bytes(&first));
+    // A seq without an entry, a key that another entry holds: that entry decides.
+    let again = proxy.call_line(&keyed(3).seq(9));
+    assert_eq!(result_bytes(&again), result_bytes(&first));
+    assert_eq!(world.effects_of("charge"), 1);
+    // A seq with an entry decides, whatever the key.
+    assert_done(&proxy.call(&Call::new(4, "refund", json!({})).seq(5)));
+    let answer = proxy.call(&keyed(5).seq(5));
+    assert_refused(&answer, "divergence", "not_started");
+    proxy.stop();
+    assert_eq!(world.effects().len(), 2);
+}
+
+#[test]
+fn a_call_id_is_recorded_and_decides_nothing() {
+    for (flags, name, recorded) in [
+        (vec![], "checkpoint_call_id", json!("toolu_1")),
+        (vec![], "claudecode/toolUseId", json!("toolu_1")),
+        (vec![], "vendor/id", json!(null)),
+        (
+            vec!["--call-id-from", "vendor/id"],
+            "vendor/id",
+            json!("toolu_1"),
+        ),
+        (
+            vec!["--call-id-from", "none"],
+            "claudecode/toolUseId",
+            json!(null),
+        ),
+    ] {
+        let world = World::new();
+        let mut proxy = world.proxy().flags(flags).start();
+        for id in 1..=2 {
+            assert_done(&proxy.call(&Call::charge(id).meta(name, "toolu_1")));
+        }
+        proxy.stop();
+        assert_eq!(world.entry(1)["call_id"], recorded, "{name}");
+        assert_eq!(world.effects_of("charge"), 2, "{name}");
+    }
+}
+
+#[test]
+fn a_running_call_is_pending_and_not_in_doubt() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    proxy.send_call(&Call::charge(1).seq(1).script(json!({"hold_after": "h"})));
+    world.wait_held("h");
+    let entry = world.entry(1);
+    assert_eq!(entry["status"], "PENDING", "{entry}");
+    assert_eq!(entry["in_doubt"], false, "{entry}");
+    assert_eq!(entry["completed_at"], json!(null), "{entry}");
+    let shown = world.operator(&["ls", "--in-doubt", "--fail-if-any"]);
+    assert_eq!(shown.status.code(), Some(0), "{shown:?}");
+    world.release("h");
+    assert_done(&proxy.recv_id(1));
+    proxy.stop();
+    assert_eq!(world.effects_of("charge"), 1);
+}

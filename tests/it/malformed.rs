@@ -5,9 +5,12 @@ use serde_json::{Value, json};
 use crate::call::{Call, assert_done, assert_refused, refusal};
 use crate::world::{World, contains};
 
+/// These tests read codes, so refusals come as errors whoever calls.
+const AS_ERRORS: [&str; 2] = ["--refusals", "error"];
+
 /// Sends a line that is refused, and returns the one answer to it.
 fn refused_line(world: &World, line: &[u8]) -> Value {
-    let mut proxy = world.proxy().start();
+    let mut proxy = world.proxy().flags(AS_ERRORS).start();
     proxy.assert_ping();
     let before = world.upstream_lines().len();
     proxy.send_raw(line);
@@ -154,7 +157,7 @@ fn a_call_of_a_wrong_shape_is_refused_or_journaled_but_never_slips_by() {
     for params in [r#""charge""#, "[]", "null", "7", "{}", r#"{"name":7}"#] {
         let world = World::new();
         let line = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
-        let mut proxy = world.proxy().start();
+        let mut proxy = world.proxy().flags(AS_ERRORS).start();
         proxy.send(&line);
         let answer = proxy.recv_id(1);
         assert!(answer["error"]["code"].is_i64(), "{answer}");
@@ -172,7 +175,7 @@ fn a_call_of_a_wrong_shape_is_refused_or_journaled_but_never_slips_by() {
 #[test]
 fn an_id_in_flight_is_refused_and_the_first_call_is_answered() {
     let world = World::new();
-    let mut proxy = world.proxy().start();
+    let mut proxy = world.proxy().flags(AS_ERRORS).start();
     proxy.send_call(&Call::charge(1).script(json!({"hold_after": "h"})));
     world.wait_held("h");
     let answer = proxy.call(&Call::new(1, "refund", json!({})));

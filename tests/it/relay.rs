@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::call::{Call, assert_done, member_bytes, result_bytes};
-use crate::world::{World, contains};
+use crate::world::{World, contains, cpu_ticks};
 
 #[test]
 fn what_is_no_call_passes_as_the_same_bytes_both_ways() {
@@ -379,4 +379,41 @@ fn nothing_reaches_the_upstream_before_the_clients_first_line() {
     proxy.stop();
     assert_eq!(world.upstream_lines().len(), 0);
     assert!(!world.journal().exists(), "a start alone records nothing");
+}
+
+#[test]
+fn calls_are_forwarded_in_the_order_in_which_they_came() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    let lines: Vec<String> = (1..=200).map(|id| Call::charge(id).line() + "\n").collect();
+    proxy.send_raw(lines.concat().as_bytes());
+    for id in 1..=200 {
+        assert_done(&proxy.recv_id(id));
+    }
+    proxy.stop();
+    assert_eq!(world.upstream_lines().concat(), lines.concat().as_bytes());
+    assert_eq!(world.effects_of("charge"), 200);
+}
+
+#[test]
+fn a_slow_reader_spins_no_core() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    let size = 4 << 20;
+    proxy
+        .send_call(&Call::new(1, "big", json!({"bytes": size})).script(json!({"hold_after": "h"})));
+    world.wait_held("h");
+    proxy.while_paused(|proxy| {
+        world.release("h");
+        // By then the answer stands before a full pipe.
+        let limit = std::time::Duration::from_millis(700);
+        assert_eq!(proxy.recv_id_within(1, limit), None);
+        let before = cpu_ticks(proxy.pid());
+        assert_eq!(proxy.recv_id_within(1, limit), None);
+        let ticks = cpu_ticks(proxy.pid()) - before;
+        assert!(ticks < 15, "{ticks} ticks while nobody reads");
+    });
+    assert!(result_bytes(&proxy.recv_id_line(&json!(1))).len() > size);
+    proxy.stop();
+    assert_eq!(world.effects_of("big"), 1);
 }
