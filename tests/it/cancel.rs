@@ -126,7 +126,7 @@ fn an_owners_cancellation_waits_while_another_caller_does() {
     proxy.send_call(&Call::charge(1).seq(1).script(script));
     world.wait_held("h");
     proxy.send_call(&Call::charge(2).seq(1));
-    proxy.assert_ping();
+    proxy.await_decided();
     proxy.cancel(1);
     proxy.assert_ping();
     assert_eq!(cancellations_at_upstream(&world), 0);

@@ -52,7 +52,7 @@ fn those_who_joined_a_call_share_its_doubt() {
     proxy.send_call(&Call::charge(1).seq(1).script(json!({"hold_after": "h"})));
     let upstream = world.wait_held("h");
     proxy.send_call(&Call::charge(2).seq(1));
-    proxy.assert_ping();
+    proxy.await_decided();
     kill(Pid::from_raw(upstream), Signal::SIGKILL).unwrap();
     for id in 1..=2 {
         let answer = proxy.recv_id(id);
@@ -109,11 +109,12 @@ fn the_doubt_of_a_killed_owner_is_told_to_who_joined_it() {
     let upstream = world.wait_held("h");
     let mut other = world.proxy().start();
     other.send_call(&Call::charge(2).seq(1));
-    other.assert_ping();
+    other.await_decided();
     owner.kill9();
     assert_refused(&other.recv_id(2), "in_doubt", "unknown");
     world.wait_gone(upstream, DEADLINE);
     other.stop();
     assert_eq!(world.effects_of("charge"), 1);
-    assert_eq!(world.calls_at_upstream(), 1);
+    // The owner's call, and the barrier's.
+    assert_eq!(world.calls_at_upstream(), 2);
 }

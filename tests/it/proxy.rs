@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::call::{Call, is_answer_to};
+use crate::call::{Call, assert_done, is_answer_to};
 use crate::world::DEADLINE;
 
 /// A running proxy and our ends of its pipes.
@@ -182,6 +182,14 @@ impl Proxy {
     pub(crate) fn await_quiet(&mut self) {
         let answer = self.request("quiet-it", "x/quiet", json!({}));
         assert_eq!(answer["result"], json!({}), "{answer}");
+    }
+
+    /// Waits until every call that was sent before has been decided: one more call was, and is
+    /// answered. (A ping would not do, it may overtake a call that waits for its reservation.)
+    pub(crate) fn await_decided(&mut self) {
+        let barrier = Call::new("decided-it", "read_balance", json!({}));
+        let answer = self.call(&barrier);
+        assert_done(&answer);
     }
 
     /// Tells the upstream that a request was given up.

@@ -87,7 +87,7 @@ fn ids_come_back_as_they_were_sent() {
         r#""\u0061""#,
         "9007199254740993",
         "18446744073709551616",
-        "1.0",
+        "2.0",
         "1e3",
         &long,
     ];
@@ -378,7 +378,6 @@ fn nothing_reaches_the_upstream_before_the_clients_first_line() {
     world.pid_of("upstream", 1);
     proxy.stop();
     assert_eq!(world.upstream_lines().len(), 0);
-    assert!(!world.journal().exists(), "a start alone records nothing");
 }
 
 #[test]
