@@ -2,16 +2,83 @@
 //!
 //! The only place where the command line meets room `proxy`.
 
+use crate::journal::place::JournalPath;
+use crate::mcp::call;
+use crate::proxy::child;
+use crate::proxy::session::{self, RefusalShape, RunEnd};
+use crate::proxy::stderr::StderrSink;
+use crate::proxy::{self, Failure};
+use crate::rules::ids::WorkflowId;
+
 use super::error::{CliError, Kind};
 use super::exit::Exit;
-use super::settings::ProxySettings;
+use super::logging;
+use super::settings::{CallIdFrom, OnInDoubt, ProxySettings, Refusals, UpstreamCommand};
 
 /// Runs the proxy until its client or its upstream ends.
-pub(super) fn run(_settings: ProxySettings) -> Result<Exit, CliError> {
-    // LEAD: `proxy::run(settings)` goes here, after
-    // `logging::init(settings.log, <the proxy's own stderr sink>)`. Will be replaced.
-    Err(CliError::new(
-        Kind::Failure,
-        "the proxy is not built into this version yet",
-    ))
+pub(super) fn run(settings: ProxySettings) -> Result<Exit, CliError> {
+    let stderr = StderrSink::direct();
+    logging::init(settings.log, stderr.clone());
+    let journal = match &settings.journal {
+        Some(path) => Some(JournalPath::new(path).map_err(|error| {
+            CliError::new(Kind::Journal, "the journal can't be used").because(error)
+        })?),
+        None => None,
+    };
+    let shown = journal
+        .as_ref()
+        .map(|path| quoted(&path.as_path().to_string_lossy()))
+        .unwrap_or_default();
+    let run = proxy::run(proxy::Settings {
+        upstream: match settings.upstream {
+            UpstreamCommand::Shell(text) => child::UpstreamCommand::Shell(text),
+            UpstreamCommand::Argv(words) => child::UpstreamCommand::Argv(words),
+        },
+        workflow: settings.workflow_id.map(WorkflowId),
+        redacts: settings.redact_args,
+        line_bytes_max: settings.max_message_bytes,
+        session: session::Options {
+            is_journaled: journal.is_some(),
+            journal_shown: shown,
+            trusts_annotations: settings.trust_annotations,
+            identity: settings
+                .identity
+                .map(|identity| (identity.name, identity.version)),
+            refusals: match settings.refusals {
+                Refusals::Auto => RefusalShape::Auto,
+                Refusals::Error => RefusalShape::Error,
+                Refusals::Result => RefusalShape::Result,
+            },
+            annotates: settings.annotate,
+            call_timeout: settings.call_timeout,
+            drain_timeout: settings.drain_timeout,
+            call_id_from: match settings.call_id_from {
+                CallIdFrom::Auto => call::CallIdFrom::Auto,
+                CallIdFrom::None => call::CallIdFrom::None,
+                CallIdFrom::Key(key) => call::CallIdFrom::Key(key),
+            },
+            ends_on_doubt: settings.on_in_doubt == OnInDoubt::Exit,
+        },
+        journal,
+        stderr,
+    });
+    match run {
+        Ok(RunEnd::Well) => Ok(Exit::Ok),
+        Ok(RunEnd::InDoubt) => Ok(Exit::InDoubt),
+        Ok(RunEnd::Upstream) => Ok(Exit::Upstream),
+        Err(Failure::Journal(error)) => {
+            Err(CliError::new(Kind::Journal, "the journal can't be used").because(error))
+        }
+        Err(error @ Failure::System { .. }) => Err(CliError::new(Kind::Failure, error.to_string())),
+    }
+}
+
+/// Returns a path as it can be pasted into a shell.
+fn quoted(path: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+=@%,:".contains(&byte);
+    if !path.is_empty() && path.bytes().all(is_plain) {
+        path.to_owned()
+    } else {
+        format!("'{}'", path.replace('\'', "'\\''"))
+    }
 }

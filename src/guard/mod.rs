@@ -14,7 +14,9 @@
 mod admit;
 mod settle;
 
-pub use admit::{Admission, Call, Identified, Joined, Refused, Replay, Round, Ticket};
+pub use admit::{
+    Admission, AdmissionVerdict, Call, Identified, Joined, Refused, Replay, Round, Ticket,
+};
 pub use settle::{Answer, Settlement};
 
 use std::collections::HashMap;

@@ -11,12 +11,9 @@
 //!
 //! It must not open a database: that is `connection`'s, after this.
 
-use std::ffi::OsStr;
-use std::fmt;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use nix::unistd::AccessFlags;
 
@@ -25,207 +22,19 @@ use super::connection::{APPLICATION_ID, SCHEMA_VERSION};
 use super::filesystem::Filesystem;
 use super::header::{HEADER_BYTES, Header, NoHeader, WAL_HEADER_BYTES};
 use super::pinned::Pinned;
-use super::whole_file::{self, folder_of, sync_folder, with_suffix};
+use super::whole_file::{self, sync_folder};
+
+mod path;
+mod warning;
+
+pub use path::{Companion, JournalPath};
+pub use warning::Warning;
 
 /// How often a look at a journal that changes meanwhile is repeated before it counts as busy.
 const LOOKS_MAX: u32 = 100;
 
 /// The mode of a folder that is made for a journal.
 const FOLDER_MODE: u32 = 0o700;
-
-/// A file that belongs to a journal and stands beside it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Companion {
-    /// `-wal`: SQLite's write-ahead log. Without it the newest entries are lost.
-    Wal,
-    /// `-shm`: SQLite's index of that log. Made anew when missing.
-    Shm,
-    /// `-journal`: SQLite's rollback journal. Without it a half-written journal stays so.
-    Rollback,
-    /// `-mark`: the high-water mark, see [`super::mark`].
-    Mark,
-    /// `-key`: the key of a redacted journal, see [`super::key`].
-    Key,
-    /// `-locks`: who is alive, see [`super::locks`]. Made anew when missing.
-    Locks,
-}
-
-impl Companion {
-    /// All of them.
-    pub const ALL: [Self; 6] = [
-        Self::Wal,
-        Self::Shm,
-        Self::Rollback,
-        Self::Mark,
-        Self::Key,
-        Self::Locks,
-    ];
-
-    /// Returns what is added to the journal's name.
-    pub fn suffix(self) -> &'static str {
-        match self {
-            Self::Wal => "-wal",
-            Self::Shm => "-shm",
-            Self::Rollback => "-journal",
-            Self::Mark => "-mark",
-            Self::Key => "-key",
-            Self::Locks => "-locks",
-        }
-    }
-
-    /// Returns whether one that stands alone tells of a journal that was there.
-    fn tells_of_a_journal(self) -> bool {
-        match self {
-            Self::Wal | Self::Rollback | Self::Mark | Self::Key => true,
-            Self::Shm | Self::Locks => false,
-        }
-    }
-}
-
-/// The path of a journal: absolute, without `.` and `..`, its folder's links resolved.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct JournalPath {
-    path: PathBuf,
-}
-
-impl JournalPath {
-    /// Takes a path as it was given on the command line.
-    ///
-    /// A relative path is taken from the current folder. Links in the folder's path are resolved
-    /// as far as it exists, a link in the place of the journal itself is not: [`inspect`] refuses
-    /// it.
-    ///
-    /// # Errors
-    ///
-    /// [`CannotUse::NotAPath`] for the empty string, `:memory:`, `file:` and other URIs, a path
-    /// that ends in no name, and one with a NUL; [`CannotUse::Io`] where the current folder or a
-    /// part of the path can't be read.
-    pub fn new(given: impl AsRef<OsStr>) -> Result<Self, CannotUse> {
-        let given = given.as_ref();
-        let refuse = |why| {
-            Err(CannotUse::NotAPath {
-                given: given.to_string_lossy().into_owned(),
-                why,
-            })
-        };
-        let bytes = given.as_bytes();
-        if bytes.is_empty() {
-            return refuse("it is empty");
-        }
-        if bytes.contains(&0) {
-            return refuse("it contains a NUL");
-        }
-        if bytes.eq_ignore_ascii_case(b":memory:") {
-            return refuse("a database in memory remembers nothing");
-        }
-        if is_uri(bytes) {
-            return refuse("it is a URI");
-        }
-        let last = bytes.rsplit(|byte| *byte == b'/').next().unwrap_or(bytes);
-        if matches!(last, b"" | b"." | b"..") {
-            return refuse("it names a folder");
-        }
-        let absolute = std::path::absolute(given)
-            .map_err(|error| CannotUse::io("find", Path::new(given), error))?;
-        let Some(Component::Normal(name)) = absolute.components().next_back() else {
-            return refuse("it names a folder");
-        };
-        let folder = resolve(folder_of(&absolute))?;
-        Ok(Self {
-            path: folder.join(name),
-        })
-    }
-
-    /// Returns the journal's own path.
-    pub fn as_path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Returns the path of a companion.
-    pub fn companion(&self, companion: Companion) -> PathBuf {
-        with_suffix(&self.path, companion.suffix())
-    }
-
-    /// Returns the folder that the journal stands in.
-    pub fn folder(&self) -> &Path {
-        folder_of(&self.path)
-    }
-}
-
-impl fmt::Display for JournalPath {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.path.display().fmt(formatter)
-    }
-}
-
-/// Something about a journal that its owner should know and that does not keep it from use.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Warning {
-    /// Others than the owner may read or write a file of the journal.
-    WideMode {
-        /// The file.
-        path: PathBuf,
-        /// Its permissions.
-        mode: u32,
-    },
-    /// A file of the journal belongs to someone else.
-    OtherOwner {
-        /// The file.
-        path: PathBuf,
-        /// The user id of its owner.
-        owner: u32,
-    },
-    /// The journal has a second name, whose companions would be others.
-    SecondName {
-        /// The journal.
-        path: PathBuf,
-    },
-    /// The file system can't carry a write-ahead log; a rollback journal is used.
-    NoWriteAheadLog {
-        /// The journal.
-        path: PathBuf,
-        /// The file system's name.
-        filesystem: String,
-    },
-    /// The high-water mark was missing or torn and begins anew.
-    MarkRebuilt {
-        /// The mark's file.
-        path: PathBuf,
-    },
-}
-
-impl fmt::Display for Warning {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::WideMode { path, mode } => write!(
-                formatter,
-                "{} can be read or written by others (mode {mode:04o}); `chmod 600` it",
-                path.display()
-            ),
-            Self::OtherOwner { path, owner } => write!(
-                formatter,
-                "{} belongs to user {owner}, who can change it",
-                path.display()
-            ),
-            Self::SecondName { path } => write!(
-                formatter,
-                "{} has a second name (a hard link); never use the journal by both",
-                path.display()
-            ),
-            Self::NoWriteAheadLog { path, filesystem } => write!(
-                formatter,
-                "{} is on {filesystem}, where a write-ahead log is not safe; a slower rollback journal is used",
-                path.display()
-            ),
-            Self::MarkRebuilt { path } => write!(
-                formatter,
-                "{} was missing or torn and begins anew; that the journal is its newest copy was not checked this time",
-                path.display()
-            ),
-        }
-    }
-}
 
 /// What [`inspect`] found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -613,42 +422,6 @@ fn require_access(path: &Path, access: AccessFlags) -> Result<(), CannotUse> {
         path: path.to_owned(),
         source: errno.into(),
     })
-}
-
-/// Returns whether `given` begins as a URI does: `file:`, or a scheme and `://`.
-fn is_uri(given: &[u8]) -> bool {
-    let Some(colon) = given.iter().position(|byte| *byte == b':') else {
-        return false;
-    };
-    let (scheme, rest) = given.split_at(colon);
-    let is_scheme = scheme.first().is_some_and(u8::is_ascii_alphabetic)
-        && scheme
-            .iter()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(byte));
-    scheme.eq_ignore_ascii_case(b"file") || (is_scheme && rest.starts_with(b"://"))
-}
-
-/// Resolves the links of `folder` as far as it exists, and `.` and `..` in the rest by name.
-fn resolve(folder: &Path) -> Result<PathBuf, CannotUse> {
-    let mut resolved = PathBuf::from("/");
-    for component in folder.components() {
-        match component {
-            Component::ParentDir => {
-                resolved.pop();
-            }
-            Component::Normal(name) => {
-                let next = resolved.join(name);
-                resolved = match std::fs::canonicalize(&next) {
-                    Ok(real) => real,
-                    // Not there yet: it will be made as a plain folder.
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => next,
-                    Err(error) => return Err(CannotUse::io("find", &next, error)),
-                };
-            }
-            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
-        }
-    }
-    Ok(resolved)
 }
 
 #[cfg(test)]

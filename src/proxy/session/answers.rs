@@ -87,7 +87,9 @@ impl Session {
             | Decision::NextRound => RefusalKind::Quarantined,
         };
         let mut refusal = self.refusal_about(kind, flight, admission, refused.entry.as_ref());
-        refusal.seq = refusal.seq.or(refused.seq.map(|seq| seq.0).filter(|seq| *seq > 0));
+        refusal.seq = refusal
+            .seq
+            .or(refused.seq.map(|seq| seq.0).filter(|seq| *seq > 0));
         refusal.letter = Some(refused.letter.to_string());
         refusal.diff.clone_from(&refused.diff);
         refusal.reason.clone_from(&refused.reason);
@@ -272,8 +274,6 @@ fn legal_form(body: &[u8], is_stateless: bool) -> Form {
 /// Returns a time as RFC 3339 in UTC with microseconds.
 #[must_use]
 pub(super) fn rfc3339(at: Micros) -> String {
-    jiff::Timestamp::from_microsecond(at.0).map_or_else(
-        |_| String::from("?"),
-        |at| format!("{at:.6}"),
-    )
+    jiff::Timestamp::from_microsecond(at.0)
+        .map_or_else(|_| String::from("?"), |at| format!("{at:.6}"))
 }

@@ -3,7 +3,6 @@
 //! Must not: answer for the upstream, except to refuse.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::{Asked, Flight, Level, PassingKind, PassingRequest, Session, Stage};
 use crate::guard::{Call, Op, Round};
@@ -30,7 +29,7 @@ enum Step {
 
 impl Session {
     /// Takes a whole line of the client's, its `\n` included.
-    pub fn client_line(&mut self, line: Vec<u8>, now: Instant) {
+    pub fn client_line(&mut self, line: Vec<u8>) {
         let line = Arc::new(line);
         let step = match read_client(&line) {
             ClientLine::Blank => Step::Pass,
@@ -46,8 +45,8 @@ impl Session {
                 self.refuse_line(&refused);
                 Step::Done
             }
-            ClientLine::Pass(passing) => self.passing(&passing, &line, now),
-            ClientLine::Call(call) => self.call(&call, &line, now),
+            ClientLine::Pass(passing) => self.passing(&passing, &line),
+            ClientLine::Call(call) => self.call(&call, &line),
         };
         match step {
             Step::Done => {}
@@ -100,7 +99,7 @@ impl Session {
         self.down.push(line);
     }
 
-    fn passing(&mut self, passing: &Passing<'_>, line: &Arc<Vec<u8>>, now: Instant) -> Step {
+    fn passing(&mut self, passing: &Passing<'_>, line: &Arc<Vec<u8>>) -> Step {
         if passing.is_response || passing.is_batch {
             return Step::Pass;
         }
@@ -110,7 +109,7 @@ impl Session {
         if method == "notifications/cancelled"
             && let Some(key) = passing.params.and_then(cancelled)
         {
-            return self.cancel(&key, line, now);
+            return self.cancel(&key, line);
         }
         let Some(id) = passing.id else {
             return Step::Pass;
@@ -153,12 +152,13 @@ impl Session {
         Step::Pass
     }
 
-    fn call(&mut self, call: &call::Call<'_>, line: &Arc<Vec<u8>>, now: Instant) -> Step {
+    fn call(&mut self, call: &call::Call<'_>, line: &Arc<Vec<u8>>) -> Step {
         let key = call.id.key();
         let is_stateless = call.protocol_version.is_some();
-        if let Some(info) = call.meta.and_then(|meta| {
-            json::last_member(meta, "io.modelcontextprotocol/clientInfo")
-        }) {
+        if let Some(info) = call
+            .meta
+            .and_then(|meta| json::last_member(meta, "io.modelcontextprotocol/clientInfo"))
+        {
             self.known.read_client_info(info.value);
         }
         if self.flights.contains_key(&key) || self.passing.contains_key(&key) {
@@ -289,7 +289,7 @@ impl Session {
 
     /// A cancellation goes to the upstream only where the upstream has that call under that id,
     /// and nobody else waits for it (contract, section 4.12).
-    fn cancel(&mut self, key: &IdKey, line: &Arc<Vec<u8>>, _now: Instant) -> Step {
+    fn cancel(&mut self, key: &IdKey, line: &Arc<Vec<u8>>) -> Step {
         let Some(flight) = self.flights.get_mut(key) else {
             return Step::Pass;
         };

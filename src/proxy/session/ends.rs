@@ -123,6 +123,18 @@ impl Phase {
         self.drain_until.is_some() || self.upstream_end.is_some()
     }
 
+    /// Whether the upstream has ended.
+    #[must_use]
+    pub fn is_upstream_ended(&self) -> bool {
+        self.upstream_end.is_some()
+    }
+
+    /// Whether the client has ended, or a signal has.
+    #[must_use]
+    pub fn is_draining_for_client(&self) -> bool {
+        self.client_ended.is_some() || self.stopped.is_some()
+    }
+
     /// Whether hosts are waiting for the end: everything must be over soon.
     #[must_use]
     pub fn is_urgent(&self) -> bool {
@@ -248,9 +260,14 @@ impl Session {
             .passing
             .values()
             .any(|request| request.kind != super::PassingKind::Listen);
-        let passing_wait =
-            passing && self.phase.passing_until.is_some_and(|until| now < until);
+        let passing_wait = passing && self.phase.passing_until.is_some_and(|until| now < until);
         self.flights.is_empty() && self.ops.is_empty() && self.asked.is_empty() && !passing_wait
+    }
+
+    /// Returns whether running calls have had all the time that they may have.
+    #[must_use]
+    pub fn is_past_drain(&self, now: Instant) -> bool {
+        self.phase.drain_until.is_some_and(|until| now >= until)
     }
 
     /// The upstream's input has been closed.

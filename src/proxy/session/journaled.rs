@@ -3,7 +3,7 @@
 //! Must not: let bytes of a call out before its reservation is durable, or an answer before its
 //! outcome is.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::client::unshare;
 use super::{Asked, Flight, Forwarded, Level, Session, Stage};
@@ -40,6 +40,15 @@ impl Session {
         }
         self.lazy_since = None;
         Some(ops)
+    }
+
+    /// Returns whether all that waits for the journal can wait a little more: it needs no sync,
+    /// and nobody waits for it.
+    #[must_use]
+    pub fn has_only_lazy_ops(&self) -> bool {
+        self.asked.is_empty()
+            && !self.ops.is_empty()
+            && self.ops.iter().all(|(_, op)| matches!(op, Op::Deliver(_)))
     }
 
     /// Lets the next [`Session::take_ops`] take what may wait, too.
@@ -129,7 +138,12 @@ impl Session {
                     self.flights.remove(key);
                     return;
                 }
-                let poll = flight.policy.wait_poll;
+                // The end of our own call wakes its waiters; another session's must be looked for.
+                let poll = if is_ours {
+                    Duration::from_secs(3600)
+                } else {
+                    flight.policy.wait_poll
+                };
                 let until = match &flight.stage {
                     Stage::Joining { until, .. } => *until,
                     _ => limit.map(|limit| now + limit),
@@ -144,7 +158,6 @@ impl Session {
                 flight.call.joined = Some(joined);
                 flight.stage = Stage::Joining {
                     ticket,
-                    is_ours,
                     look_at: now + poll,
                     until,
                 };
@@ -201,6 +214,7 @@ impl Session {
             return;
         };
         let limit = flight.policy.timeout.or(self.options.call_timeout);
+        let is_gone = self.phase.is_client_gone();
         flight.stage = Stage::Forwarded(Forwarded {
             ticket,
             bytes: u64::MAX..u64::MAX,
@@ -217,6 +231,9 @@ impl Session {
             for line in held_back {
                 self.up.push(line);
             }
+        } else if is_gone {
+            self.ops
+                .push((Asked::Nobody, Op::GiveUp(ticket, GaveUp::Gone)));
         }
     }
 

@@ -60,8 +60,8 @@ impl Known {
             self.upstream = Some(read);
             self.is_news = true;
         }
-        if let Some(version) = json::last_member(result, "protocolVersion")
-            .and_then(|member| json::text(member.value))
+        if let Some(version) =
+            json::last_member(result, "protocolVersion").and_then(|member| json::text(member.value))
         {
             self.protocol_version = Some(version.into_owned());
             self.is_news = true;

@@ -91,8 +91,6 @@ enum Stage {
     Joining {
         /// The running attempt.
         ticket: Ticket,
-        /// It is one of ours: its end wakes this one.
-        is_ours: bool,
         /// When to look again.
         look_at: Instant,
         /// When to stop waiting.
@@ -123,7 +121,6 @@ struct Settling {
     slot: Option<u64>,
     /// The error means that the call was not executed: it passes, and is no outcome.
     is_void: bool,
-    since: Instant,
 }
 
 /// One `tools/call` that the client has sent and that is not over.
@@ -275,6 +272,11 @@ impl Session {
         &self.known
     }
 
+    /// Notes that what has been learned was written down.
+    pub fn told_news(&mut self) {
+        self.known.is_news = false;
+    }
+
     /// Takes what is to be logged.
     pub fn take_said(&mut self) -> Vec<(Level, String)> {
         std::mem::take(&mut self.said)
@@ -326,14 +328,17 @@ impl Session {
     /// Returns when [`Session::tick`] is to be called at the latest.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        let flights = self.flights.values().filter_map(|flight| match &flight.stage {
-            Stage::Joining { look_at, until, .. } => Some(match until {
-                Some(until) => *look_at.min(until),
-                None => *look_at,
-            }),
-            Stage::Forwarded(forwarded) if !flight.is_answered => forwarded.overdue_at,
-            Stage::Forwarded(_) | Stage::Admitting | Stage::Settling(_) => None,
-        });
+        let flights = self
+            .flights
+            .values()
+            .filter_map(|flight| match &flight.stage {
+                Stage::Joining { look_at, until, .. } => Some(match until {
+                    Some(until) => *look_at.min(until),
+                    None => *look_at,
+                }),
+                Stage::Forwarded(forwarded) if !flight.is_answered => forwarded.overdue_at,
+                Stage::Forwarded(_) | Stage::Admitting | Stage::Settling(_) => None,
+            });
         flights
             .chain(self.down.deadline())
             .chain(self.lazy_since.map(|since| since + LAZY_MAX))

@@ -107,7 +107,6 @@ impl Session {
             line,
             slot,
             is_void,
-            since: now,
         });
         self.remember_settled(key.clone());
         let settlement = match meaning {
@@ -277,9 +276,9 @@ impl Session {
         };
         // 2025-11-25 tells the end here and the result in `tasks/result` only: wait for that,
         // unless there will be none.
-        let Some(raw) = raw.or((status == Status::Failed).then_some(
-            &b"{\"code\":-32603,\"message\":\"the task ended without a result\"}"[..],
-        )) else {
+        let Some(raw) = raw.or((status == Status::Failed)
+            .then_some(&b"{\"code\":-32603,\"message\":\"the task ended without a result\"}"[..]))
+        else {
             return;
         };
         let status = match status {
@@ -297,7 +296,7 @@ impl Session {
 
     /// Takes note of a line of the upstream's that was longer than `--max-message-bytes`: `kept`
     /// are its first and last bytes. Whoever waits for it is told.
-    pub fn upstream_line_too_long(&mut self, prefix: &[u8], tail: &[u8], bytes: u64, now: Instant) {
+    pub fn upstream_line_too_long(&mut self, prefix: &[u8], tail: &[u8], bytes: u64) {
         self.say(
             Level::Warn,
             format!("a line of {bytes} bytes from the upstream is over --max-message-bytes"),
@@ -322,7 +321,6 @@ impl Session {
                 line: Arc::new(Vec::new()),
                 slot: None,
                 is_void: false,
-                since: now,
             });
             let (raw, explicit, stateless) =
                 (flight.id.clone(), flight.is_explicit, flight.is_stateless);
@@ -388,4 +386,3 @@ fn id_of_long_line<'a>(prefix: &'a [u8], tail: &'a [u8]) -> Option<RawId<'a>> {
         RawId::new(after.get(..end)?)
     })
 }
-

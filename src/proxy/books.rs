@@ -1,0 +1,297 @@
+//! The proxy's journal: found or made, checked, opened, with all that the guard needs around it.
+//!
+//! What is refused here is refused before the upstream runs. Nothing is recorded and no lock is
+//! taken: that comes with the first `tools/call`.
+//!
+//! Must not: decide about a call.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::guardian::Guardian;
+use crate::guard::{Guard, Options, Surroundings};
+use crate::journal::cannot_use::CannotUse;
+use crate::journal::connection::{self, Access, Watch};
+use crate::journal::filesystem::{self, Filesystem};
+use crate::journal::key::Key;
+use crate::journal::locks::{LockQuery, SessionLock};
+use crate::journal::mark::{self, Mark};
+use crate::journal::place::{self, JournalPath, State, Warning};
+use crate::journal::sqlite::SqliteJournal;
+use crate::journal::{Durability, Journal as _, JournalError, Session, Transaction as _, schema};
+use crate::rules::ids::{Fence, Micros, SessionId, WorkflowId};
+use crate::rules::signature::SignatureKey;
+
+/// How long a start waits for a journal that others use.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Free space that a reservation needs, in bytes, so that a full disk is met before the call and
+/// not at its outcome (contract, section 8).
+const ROOM_BYTES: u64 = 64 << 20;
+
+/// Pages in the write-ahead log at which a commit moves them into the journal.
+const CHECKPOINT_PAGES: i64 = 4096;
+
+/// The guard over a journal in a file.
+pub type FileGuard = Guard<SqliteJournal, Around>;
+
+/// What an opened journal comes with.
+pub struct Books {
+    /// The guard.
+    pub guard: FileGuard,
+    /// What the owner should know.
+    pub warnings: Vec<Warning>,
+}
+
+/// Returns the journal's clock: microseconds since the epoch.
+#[must_use]
+pub fn now() -> Micros {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+}
+
+/// Checks, before the upstream is started, that the journal can be used, or can be made.
+///
+/// # Errors
+///
+/// As it says; the journal was left as it is.
+pub fn check(path: &JournalPath) -> Result<State, CannotUse> {
+    let state = place::inspect(path)?;
+    if state == State::Absent {
+        place::prepare_parent(path)?;
+    }
+    Ok(state)
+}
+
+/// Makes the journal if there is none, opens it, and compares what is cheap to compare.
+///
+/// # Errors
+///
+/// Whatever could make a finished effect run again is refused.
+pub fn open(
+    path: &JournalPath,
+    workflow: Option<WorkflowId>,
+    redacts: bool,
+    guardian: Arc<Mutex<Guardian>>,
+    session: Session,
+) -> Result<Books, CannotUse> {
+    let filesystem = filesystem::kind(path.folder())?;
+    if place::inspect(path)? == State::Absent {
+        let own = WorkflowId(path.as_path().to_string_lossy().into_owned());
+        let image = schema::empty_image(random(), &own, now())
+            .map_err(|source| CannotUse::sqlite("make", path.as_path(), source))?;
+        place::create(path, &image, &filesystem)?;
+    }
+    let (mut journal, mut warnings) = open_sqlite(path, &filesystem)?;
+    let uid = journal.identity().uid;
+    // The mark is read before the snapshot whose highest fence it is compared with.
+    let (mark, read) = Mark::open(path, &uid)?;
+    let highest = highest_fence(path, &mut journal)?;
+    mark::check(path, &read, highest)?;
+    if read.rebuilt {
+        mark.raise(0, highest)?;
+        warnings.extend(read.warning(path, highest));
+    }
+    let key = signature_key(path, &mut journal, redacts)?;
+    let around = Around {
+        path: path.clone(),
+        mark,
+        query: LockQuery::new(path),
+        lock: None,
+        guardian,
+        has_warned: false,
+    };
+    let options = Options {
+        workflow,
+        redacts,
+        key,
+        join_max: Duration::from_secs(30),
+    };
+    Ok(Books {
+        guard: Guard::new(journal, around, options, session),
+        warnings,
+    })
+}
+
+fn open_sqlite(
+    path: &JournalPath,
+    filesystem: &Filesystem,
+) -> Result<(SqliteJournal, Vec<Warning>), CannotUse> {
+    let opened = connection::open_patiently(path, Access::ReadWrite, filesystem, PATIENCE)?;
+    let shape = schema::shape(&opened.connection)
+        .map_err(|source| CannotUse::sqlite("read", path.as_path(), source))?;
+    let expected = schema::expected_shape()
+        .map_err(|source| CannotUse::sqlite("read", path.as_path(), source))?;
+    if shape != expected {
+        return Err(CannotUse::Damaged {
+            path: path.as_path().to_owned(),
+            why: "its tables are not those of this schema version".into(),
+        });
+    }
+    let warnings = opened.warnings.clone();
+    // A watch is never dropped while the process uses the journal: closing its descriptor would
+    // take SQLite's locks away.
+    let watches: Arc<Mutex<Vec<Watch>>> = Arc::default();
+    let first = Arc::new(Mutex::new(Some(opened)));
+    let connect = {
+        let watches = Arc::clone(&watches);
+        let path = path.clone();
+        let filesystem = filesystem.clone();
+        move || {
+            let ready = first.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let opened = match ready {
+                Some(opened) => opened,
+                None => connection::open(&path, Access::ReadWrite, &filesystem)
+                    .map_err(|error| unusable(&error))?,
+            };
+            connection::set_pragma(
+                &opened.connection,
+                &path,
+                "wal_autocheckpoint",
+                CHECKPOINT_PAGES,
+            )
+            .map_err(|error| unusable(&error))?;
+            watches
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(opened.watch);
+            Ok(opened.connection)
+        }
+    };
+    let still_there = move || {
+        let watches = watches.lock().unwrap_or_else(PoisonError::into_inner);
+        match watches.last().map(Watch::check) {
+            Some(Err(CannotUse::Moved { .. })) => Err(JournalError::Moved),
+            Some(Err(error)) => Err(unusable(&error)),
+            Some(Ok(())) | None => Ok(()),
+        }
+    };
+    let journal = SqliteJournal::open(Box::new(connect), Box::new(still_there))
+        .map_err(|error| damaged(path, &error))?;
+    Ok((journal, warnings))
+}
+
+fn unusable(error: &CannotUse) -> JournalError {
+    if error.is_busy() {
+        JournalError::Busy
+    } else if matches!(error, CannotUse::Moved { .. } | CannotUse::Absent { .. }) {
+        JournalError::Moved
+    } else {
+        JournalError::ReadOnly(error.to_string())
+    }
+}
+
+fn damaged(path: &JournalPath, error: &JournalError) -> CannotUse {
+    CannotUse::Damaged {
+        path: path.as_path().to_owned(),
+        why: error.to_string(),
+    }
+}
+
+fn highest_fence(path: &JournalPath, journal: &mut SqliteJournal) -> Result<u64, CannotUse> {
+    journal
+        .connection()
+        .query_row("SELECT coalesce(max(fence), 0) FROM attempts", (), |row| {
+            row.get::<_, i64>(0)
+        })
+        .map(|fence| u64::try_from(fence).unwrap_or(0))
+        .map_err(|source| CannotUse::sqlite("read", path.as_path(), source))
+}
+
+/// Loads the key whose fingerprint the journal holds; makes one where redaction is first wanted.
+fn signature_key(
+    path: &JournalPath,
+    journal: &mut SqliteJournal,
+    redacts: bool,
+) -> Result<Option<SignatureKey>, CannotUse> {
+    let key = match (journal.identity().key_fingerprint, redacts) {
+        (Some(fingerprint), _) => Key::load(path, &fingerprint)?,
+        (None, false) => return Ok(None),
+        (None, true) => {
+            let key = Key::make_or_adopt(path)?;
+            let record = |journal: &mut SqliteJournal| {
+                let mut tx = journal.begin(Durability::Power)?;
+                tx.set_key_fingerprint(key.fingerprint())?;
+                tx.commit()
+            };
+            let start = std::time::Instant::now();
+            loop {
+                match record(journal) {
+                    Ok(()) => break,
+                    // Nothing tells when the other process is done.
+                    Err(JournalError::Busy) if start.elapsed() < PATIENCE => {
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                    Err(error) => return Err(damaged(path, &error)),
+                }
+            }
+            key
+        }
+    };
+    Ok(Some(SignatureKey(*key.as_bytes())))
+}
+
+/// Returns 128 random bits; the system's source does not fail on what we run on.
+#[must_use]
+pub fn random() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).expect("the system has random bytes");
+    bytes
+}
+
+/// The world around a journal in a file.
+pub struct Around {
+    path: JournalPath,
+    mark: Mark,
+    query: LockQuery,
+    lock: Option<(SessionId, SessionLock)>,
+    guardian: Arc<Mutex<Guardian>>,
+    has_warned: bool,
+}
+
+impl Surroundings for Around {
+    fn take_session(&mut self, id: SessionId) -> std::io::Result<bool> {
+        if self.lock.as_ref().is_some_and(|(held, _)| *held == id) {
+            return Ok(true);
+        }
+        let Some(lock) = SessionLock::acquire(&self.path, id.0).map_err(std::io::Error::other)?
+        else {
+            return Ok(false);
+        };
+        let mut guardian = self.guardian.lock().unwrap_or_else(PoisonError::into_inner);
+        // Without a guardian the lock ends with this process, and the upstream may outlive it.
+        if let Err(error) = guardian.hold(lock.as_fd())
+            && !self.has_warned
+        {
+            self.has_warned = true;
+            tracing::warn!("the guardian can't share the session's lock: {error}");
+        }
+        self.lock = Some((id, lock));
+        Ok(true)
+    }
+
+    fn is_live(&mut self, id: SessionId) -> std::io::Result<bool> {
+        self.query.is_live(id.0)
+    }
+
+    fn has_room(&mut self) -> bool {
+        // Best effort: what can't be told does not refuse a call.
+        filesystem::free_bytes(self.path.folder()).map_or(true, |free| free >= ROOM_BYTES)
+    }
+
+    fn raise_mark(&mut self, fence: Fence) {
+        let session = self.lock.as_ref().map_or(0, |(id, _)| id.0);
+        if let Err(error) = self.mark.raise(session, fence.0)
+            && !self.has_warned
+        {
+            self.has_warned = true;
+            tracing::warn!("the journal's high-water mark can't be written: {error}");
+        }
+    }
+
+    fn random(&mut self) -> [u8; 16] {
+        random()
+    }
+}

@@ -1,0 +1,161 @@
+//! Between the loop and the journal: a batch goes in, its result comes out, here or on a thread.
+//!
+//! As long as commits are quick they are made where they are asked for: a hand-over to a thread
+//! and back costs more than the work itself. As soon as one was slow (a stuck disk, a stall), the
+//! next ones go to the journal's thread, so that the loop can move other traffic meanwhile. The
+//! first one goes there, too: it opens the session and nobody knows the disk yet.
+//!
+//! Must not: try again or give up; that is the driver's.
+
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::books::{FileGuard, now};
+use crate::guard::{Done, Op};
+use crate::journal::{Journal as _, JournalError};
+
+/// A commit that takes longer sends the next ones to the thread.
+const SLOW: Duration = Duration::from_millis(5);
+
+/// So many quick commits on the thread bring the next ones back.
+const QUICK_RUN: u32 = 8;
+
+/// What came of a batch, with its ops for whoever must try again.
+pub(super) struct Answer {
+    /// The batch.
+    pub(super) ops: Vec<Op>,
+    /// What became of it.
+    pub(super) result: Result<Vec<Done>, JournalError>,
+}
+
+struct Work {
+    ops: Vec<Op>,
+    reconnects: bool,
+}
+
+/// Where batches are handed in.
+pub(super) struct Desk {
+    guard: Arc<Mutex<FileGuard>>,
+    to_thread: Sender<Work>,
+    from_thread: Receiver<(Answer, Duration)>,
+    bell: UnixStream,
+    is_slow: bool,
+    quick: u32,
+}
+
+impl Desk {
+    /// Starts the journal's thread.
+    ///
+    /// # Errors
+    ///
+    /// No thread or no socket pair can be had.
+    pub(super) fn new(guard: FileGuard) -> std::io::Result<Self> {
+        let guard = Arc::new(Mutex::new(guard));
+        let (to_thread, work) = channel::<Work>();
+        let (answers, from_thread) = channel();
+        let (bell, mut ring) = UnixStream::pair()?;
+        bell.set_nonblocking(true)?;
+        ring.set_nonblocking(true)?;
+        let shared = Arc::clone(&guard);
+        std::thread::Builder::new()
+            .name("journal".into())
+            .spawn(move || {
+                while let Ok(work) = work.recv() {
+                    let (answer, took) = run(&shared, work);
+                    if answers.send((answer, took)).is_err() {
+                        return;
+                    }
+                    // A full bell has rung already.
+                    let _ = ring.write(&[1]);
+                }
+            })?;
+        Ok(Self {
+            guard,
+            to_thread,
+            from_thread,
+            bell,
+            is_slow: true,
+            quick: 0,
+        })
+    }
+
+    /// Hands a batch in. Returns its result if it was done here; else the bell rings later.
+    pub(super) fn submit(&mut self, ops: Vec<Op>, reconnects: bool) -> Option<Answer> {
+        let work = Work { ops, reconnects };
+        if self.is_slow {
+            if let Err(returned) = self.to_thread.send(work) {
+                // The thread is gone only if it panicked; then nothing is known any more.
+                return Some(Answer {
+                    ops: returned.0.ops,
+                    result: Err(JournalError::Failed(
+                        "the journal's thread has ended".into(),
+                    )),
+                });
+            }
+            return None;
+        }
+        let (answer, took) = run(&self.guard, work);
+        if took > SLOW {
+            self.is_slow = true;
+            self.quick = 0;
+        }
+        Some(answer)
+    }
+
+    /// Takes a result that the thread has ready.
+    pub(super) fn take(&mut self) -> Option<Answer> {
+        let mut rung = [0; 64];
+        while matches!(self.bell.read(&mut rung), Ok(count) if count > 0) {}
+        let (answer, took) = self.from_thread.try_recv().ok()?;
+        self.quick = if took < SLOW { self.quick + 1 } else { 0 };
+        // A new journal's first commit also makes its log; what follows is what counts.
+        if self.quick >= QUICK_RUN || (self.quick > 0 && took < SLOW / 2) {
+            self.is_slow = false;
+        }
+        Some(answer)
+    }
+
+    /// Waits for the result of a batch that the thread has, no longer than `limit`. For the end.
+    pub(super) fn wait(&mut self, limit: Duration) -> Option<Answer> {
+        self.from_thread
+            .recv_timeout(limit)
+            .ok()
+            .map(|(answer, _)| answer)
+    }
+
+    /// Returns what becomes readable when the thread has a result.
+    #[must_use]
+    pub(super) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// Does something with the guard, unless the thread has it just now.
+    pub(super) fn with_guard<T>(&mut self, act: impl FnOnce(&mut FileGuard) -> T) -> Option<T> {
+        match self.guard.try_lock() {
+            Ok(mut guard) => Some(act(&mut guard)),
+            Err(_) => None,
+        }
+    }
+}
+
+fn run(guard: &Mutex<FileGuard>, work: Work) -> (Answer, Duration) {
+    let mut guard = guard.lock().unwrap_or_else(PoisonError::into_inner);
+    let start = Instant::now();
+    let result = if work.reconnects {
+        guard.journal().reconnect()
+    } else {
+        Ok(())
+    };
+    let result = result.and_then(|()| guard.run(&work.ops, now()));
+    (
+        Answer {
+            ops: work.ops,
+            result,
+        },
+        start.elapsed(),
+    )
+}

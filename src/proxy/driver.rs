@@ -1,0 +1,788 @@
+//! The driver: the only reader and writer of the client's and the upstream's pipes.
+//!
+//! One thread and one `poll(2)`. Each round takes what is there from both sides, lets the session
+//! say what it means, hands what must be durable to the journal in one batch, and writes what is
+//! ready. Both directions are independent: a side that does not read stops only its own.
+//!
+//! Must not: decide about a line. Everything here is dull on purpose.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+
+use super::child::{Pipes, Upstream};
+use super::desk::{Answer, Desk};
+use super::guardian::Guardian;
+use super::ladder::{Ladder, Pace, Step};
+use super::pipe::{Filled, Flushed, Line, Sink, Source};
+use super::session::{Level, Session, UpstreamEnd};
+use super::signals::Signals;
+use super::stderr::{RateLimit, StderrSink, Tail};
+use crate::guard::Op;
+use crate::journal::JournalError;
+
+/// How much may wait for the client before the upstream is not read any further, in bytes.
+const DOWN_BYTES_MAX: usize = 4 << 20;
+
+/// How much may wait for the upstream before the client is not read any further, in bytes.
+const UP_BYTES_MAX: usize = 4 << 20;
+
+/// Lines taken from one side in one round, so that one batch and one write serve many.
+const LINES_MAX: usize = 1024;
+
+/// How long a reservation waits for a busy journal (contract, section 11).
+const RESERVE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long an outcome waits for a busy journal: it is worth more than a reservation.
+const OUTCOME_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long an outcome is tried again on a disk that is full or read-only.
+const FULL_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The longest pause between two tries.
+const RETRY_PAUSE_MAX: Duration = Duration::from_millis(50);
+
+/// How long what the upstream left in its pipes is awaited once its process has ended: somebody
+/// else may hold them open.
+const LEFTOVER_MAX: Duration = Duration::from_millis(200);
+
+/// How long a client that has said nothing yet may take to ask, once the upstream is gone.
+const FIRST_WORD_MAX: Duration = Duration::from_secs(1);
+
+/// How long the last lines for the client may take.
+const LAST_WORDS_MAX: Duration = Duration::from_secs(2);
+
+/// What the driver moves bytes between.
+pub(super) struct Edges {
+    pub(super) client_in: Source,
+    pub(super) client_out: Sink,
+    pub(super) signals: Signals,
+    pub(super) stderr: StderrSink,
+    pub(super) line_bytes_max: usize,
+}
+
+/// A batch that must be tried again.
+struct Retry {
+    ops: Vec<Op>,
+    since: Instant,
+    next: Instant,
+    pause: Duration,
+    reconnects: bool,
+}
+
+/// The upstream's side.
+struct Up {
+    process: Upstream,
+    input: Sink,
+    output: Source,
+    errors: Source,
+    output_ended: Option<Instant>,
+    errors_ended: bool,
+    exit: Option<(ExitStatus, Instant)>,
+}
+
+pub(super) struct Driver {
+    session: Session,
+    edges: Edges,
+    up: Option<Up>,
+    guardian: Arc<Mutex<Guardian>>,
+    desk: Option<Desk>,
+    retry: Option<Retry>,
+    ladder: Option<Ladder>,
+    /// The group is gone, or nothing more can be done about it.
+    group_over: bool,
+    gave_up_on_group: bool,
+    tail: Tail,
+    noise_limit: RateLimit,
+    started: Instant,
+    client_spoke: bool,
+    client_eof: bool,
+    over_since: Option<Instant>,
+}
+
+impl Driver {
+    pub(super) fn new(
+        session: Session,
+        edges: Edges,
+        upstream: io::Result<(Upstream, Pipes)>,
+        guardian: Arc<Mutex<Guardian>>,
+        desk: Option<Desk>,
+    ) -> Self {
+        let now = Instant::now();
+        let mut driver = Self {
+            session,
+            edges,
+            up: None,
+            guardian,
+            desk,
+            retry: None,
+            ladder: None,
+            group_over: false,
+            gave_up_on_group: false,
+            tail: Tail::default(),
+            noise_limit: RateLimit::new(20, 10),
+            started: now,
+            client_spoke: false,
+            client_eof: false,
+            over_since: None,
+        };
+        match upstream {
+            Ok((process, pipes)) => {
+                driver.up = Some(Up {
+                    process,
+                    input: pipes.input,
+                    output: pipes.output,
+                    errors: pipes.errors,
+                    output_ended: None,
+                    errors_ended: false,
+                    exit: None,
+                });
+            }
+            Err(error) => {
+                driver.group_over = true;
+                let end = UpstreamEnd {
+                    not_started: Some(error.to_string()),
+                    ..UpstreamEnd::default()
+                };
+                driver.session.upstream_ended(end, 0, now);
+            }
+        }
+        driver
+    }
+
+    /// Runs until both sides are served and the upstream's group is gone.
+    pub(super) fn run(mut self) -> Session {
+        loop {
+            let now = Instant::now();
+            self.pump(now);
+            if self.is_over(Instant::now()) {
+                break;
+            }
+            self.wait();
+            let now = Instant::now();
+            self.read_signals(now);
+            self.read_client(now);
+            self.read_upstream(now);
+            self.read_errors();
+            self.reap(now);
+            self.climb(now);
+            self.session.tick(now);
+        }
+        self.finish()
+    }
+
+    // ---- what is there ----
+
+    fn read_signals(&mut self, now: Instant) {
+        let pending = self.edges.signals.take();
+        if pending.stop_count > 0 {
+            self.session.stop(now, pending.stop_count);
+            if let Some(ladder) = &mut self.ladder {
+                ladder.hurry();
+            }
+        }
+        if pending.child {
+            let mut guardian = self.guardian.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = guardian.is_alive();
+        }
+    }
+
+    fn wants_client(&self) -> bool {
+        let up_is_full = self
+            .up
+            .as_ref()
+            .is_some_and(|up| up.input.queued_bytes() >= UP_BYTES_MAX);
+        // A client that does not read its answers is not read either.
+        let down_is_full = self.edges.client_out.queued_bytes() >= DOWN_BYTES_MAX;
+        !self.client_eof && !up_is_full && !down_is_full && !self.session.phase().is_client_gone()
+    }
+
+    fn wants_upstream(&self) -> bool {
+        self.edges.client_out.queued_bytes() < DOWN_BYTES_MAX
+            || self.session.phase().is_client_gone()
+    }
+
+    fn read_client(&mut self, now: Instant) {
+        if !self.wants_client() {
+            return;
+        }
+        let mut lines = 0;
+        while lines < LINES_MAX {
+            match self.edges.client_in.fill() {
+                Ok(Filled::Data) => {}
+                Ok(Filled::WouldBlock) => return,
+                Ok(Filled::Eof) => {
+                    self.client_eof = true;
+                    if let Some(rest) = self.edges.client_in.rest() {
+                        let bytes = match rest {
+                            Line::Whole(bytes) => bytes.len(),
+                            Line::TooLong { prefix, discarded } => {
+                                prefix.len() + usize::try_from(discarded).unwrap_or(usize::MAX)
+                            }
+                        };
+                        self.session.client_rest(bytes);
+                    }
+                    self.session.client_ended(now);
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!("the client's input can't be read: {error}");
+                    self.client_eof = true;
+                    self.session.client_ended(now);
+                    return;
+                }
+            }
+            while let Some(line) = self.edges.client_in.next_line(self.edges.line_bytes_max) {
+                lines += 1;
+                self.client_spoke = true;
+                match line {
+                    Line::Whole(line) => self.session.client_line(line),
+                    Line::TooLong { prefix, discarded } => {
+                        let bytes = prefix.len() as u64 + discarded;
+                        self.session.client_line_too_long(&prefix, bytes);
+                    }
+                }
+                if lines >= LINES_MAX {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn read_upstream(&mut self, now: Instant) {
+        if !self.wants_upstream() {
+            return;
+        }
+        let Some(up) = &mut self.up else { return };
+        if up.output_ended.is_some() {
+            return;
+        }
+        let mut lines = 0;
+        while lines < LINES_MAX {
+            match up.output.fill() {
+                Ok(Filled::Data) => {}
+                Ok(Filled::WouldBlock) => return,
+                Ok(Filled::Eof) | Err(_) => {
+                    // What it wrote before it died is delivered first, a cut line too: the client
+                    // may judge what is left of it.
+                    if let Some(Line::Whole(rest)) = up.output.rest() {
+                        tracing::warn!(
+                            "the upstream ended in the middle of a line: {} bytes are dropped",
+                            rest.len()
+                        );
+                    }
+                    up.output_ended = Some(now);
+                    return;
+                }
+            }
+            while let Some(line) = up.output.next_line(self.edges.line_bytes_max) {
+                lines += 1;
+                match line {
+                    Line::Whole(line) => self.session.upstream_line(line, now),
+                    Line::TooLong { prefix, discarded } => {
+                        let bytes = prefix.len() as u64 + discarded;
+                        self.session.upstream_line_too_long(&prefix, &[], bytes);
+                    }
+                }
+                if lines >= LINES_MAX {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn read_errors(&mut self) {
+        let Some(up) = &mut self.up else { return };
+        // Always drained: an undrained stderr stops the upstream.
+        for _ in 0..16 {
+            if up.errors_ended {
+                return;
+            }
+            match up.errors.fill() {
+                Ok(Filled::Data) => {
+                    let bytes = up.errors.take_unread();
+                    self.tail.push(bytes);
+                    self.edges.stderr.copy(bytes);
+                }
+                Ok(Filled::WouldBlock) => return,
+                Ok(Filled::Eof) | Err(_) => up.errors_ended = true,
+            }
+        }
+    }
+
+    fn reap(&mut self, now: Instant) {
+        let Some(up) = &mut self.up else { return };
+        if up.exit.is_none()
+            && let Ok(Some(status)) = up.process.try_wait()
+        {
+            up.exit = Some((status, now));
+        }
+        let is_settled = |since: Instant| now.saturating_duration_since(since) >= LEFTOVER_MAX;
+        let is_over = match (up.output_ended, up.exit) {
+            (Some(ended), Some((_, exited))) => {
+                // The stderr of a process that has ended is there, unless others hold it.
+                up.errors_ended || is_settled(ended.max(exited))
+            }
+            // A grandchild may hold the output open, or the output may be closed for good.
+            (None, Some((_, since))) | (Some(since), None) => is_settled(since),
+            (None, None) => false,
+        };
+        if is_over && !self.session.phase().is_upstream_ended() {
+            let end = UpstreamEnd {
+                code: up.exit.and_then(|(status, _)| status.code()),
+                signal: up.exit.and_then(|(status, _)| status.signal()),
+                not_started: None,
+                stderr_tail: self.tail.text(),
+            };
+            let written = up.input.total_written();
+            self.session.upstream_ended(end, written, now);
+            up.input.close();
+            self.session.input_closed();
+            if self.ladder.is_none() {
+                self.ladder = Some(Ladder::after_input_closed(Pace::Urgent, now));
+            }
+        }
+    }
+
+    // ---- the way down ----
+
+    fn climb(&mut self, now: Instant) {
+        if self.group_over {
+            return;
+        }
+        if self.ladder.is_none() && self.session.wants_input_closed(now) {
+            let is_flushed = self.up.as_ref().is_none_or(|up| up.input.is_empty());
+            let urgent = self.session.phase().is_urgent();
+            if is_flushed || urgent || self.session.is_past_drain(now) {
+                let pace = if urgent {
+                    Pace::Urgent
+                } else {
+                    Pace::Leisurely
+                };
+                self.ladder = Some(Ladder::new(pace));
+            }
+        }
+        let (Some(ladder), Some(up)) = (&mut self.ladder, &mut self.up) else {
+            return;
+        };
+        if self.session.phase().is_urgent() {
+            ladder.hurry();
+        }
+        // Each step at most once; the loop comes back when the next is due.
+        match ladder.next(now, up.process.group_alive()) {
+            Step::CloseInput { .. } => {
+                up.input.close();
+                self.session.input_closed();
+            }
+            Step::Terminate { .. } => {
+                let _ = up.process.signal_group(Signal::SIGTERM);
+            }
+            Step::Kill { .. } => {
+                let _ = up.process.signal_group(Signal::SIGKILL);
+            }
+            Step::Wait { .. } => {}
+            Step::Gone => self.group_over = true,
+            Step::GivenUp => {
+                self.group_over = true;
+                self.gave_up_on_group = true;
+            }
+        }
+    }
+
+    // ---- what is to be done ----
+
+    /// Hands on whatever is ready, until nothing more comes of it.
+    fn pump(&mut self, now: Instant) {
+        loop {
+            self.talk();
+            self.write(now);
+            if !self.ask_journal(now) {
+                self.write(now);
+                self.talk();
+                break;
+            }
+        }
+    }
+
+    fn talk(&mut self) {
+        for (level, text) in self.session.take_said() {
+            match level {
+                Level::Warn => tracing::warn!("{text}"),
+                Level::Info => tracing::info!("{text}"),
+                Level::Debug => tracing::debug!("{text}"),
+            }
+        }
+        for line in self.session.take_noise() {
+            match self.noise_limit.admit(Instant::now()) {
+                Some(0) => self.edges.stderr.copy(&line),
+                Some(suppressed) => {
+                    tracing::warn!("{suppressed} lines of the upstream's output were left out");
+                    self.edges.stderr.copy(&line);
+                }
+                None => {}
+            }
+        }
+        self.edges.stderr.flush_queue();
+    }
+
+    fn write(&mut self, now: Instant) {
+        if let Some(up) = &mut self.up {
+            while let Some((line, key)) = self.session.to_upstream() {
+                let start = up.input.total_pushed();
+                up.input.push(line);
+                if let Some(key) = key {
+                    self.session.pushed_up(&key, start..up.input.total_pushed());
+                }
+            }
+            // A broken pipe is no end by itself: the process will be seen to end, or it has only
+            // closed its input and answers on.
+            let _ = up.input.flush();
+        }
+        while let Some((line, ticket)) = self.session.to_client(now) {
+            self.edges.client_out.push(line);
+            if let Some(ticket) = ticket {
+                self.session
+                    .pushed_down(ticket, self.edges.client_out.total_pushed());
+            }
+        }
+        match self.edges.client_out.flush() {
+            Ok(Flushed::Done | Flushed::Blocked) => {
+                self.session
+                    .wrote_down(self.edges.client_out.total_written());
+            }
+            Ok(Flushed::Broken) | Err(_) => {
+                self.session
+                    .wrote_down(self.edges.client_out.total_written());
+                self.session.client_gone(now);
+            }
+        }
+    }
+
+    /// Returns whether something came of it, so that it is worth another look.
+    fn ask_journal(&mut self, now: Instant) -> bool {
+        if self.desk.is_none() {
+            return false;
+        }
+        if let Some(answer) = self.desk.as_mut().and_then(Desk::take) {
+            self.take_answer(answer, now);
+            return true;
+        }
+        if let Some(retry) = &self.retry {
+            if now < retry.next {
+                return false;
+            }
+            let ops = self
+                .retry
+                .as_mut()
+                .map(|retry| std::mem::take(&mut retry.ops));
+            let reconnects = self.retry.as_ref().is_some_and(|retry| retry.reconnects);
+            return self.submit(ops.unwrap_or_default(), reconnects, now);
+        }
+        if self.session.has_only_lazy_ops() && self.has_input() {
+            // A delivery's mark rides on the next commit, which is about to come.
+            return false;
+        }
+        if self.session.known().is_news
+            && let Some(desk) = &mut self.desk
+        {
+            let known = self.session.known().clone();
+            let told = desk.with_guard(|guard| {
+                guard.describe(|row| {
+                    if let Some((name, version)) = known.upstream {
+                        row.upstream_name = Some(name);
+                        row.upstream_version = Some(version);
+                    }
+                    if let Some((name, version)) = known.client {
+                        row.client_name = Some(name);
+                        row.client_version = Some(version);
+                    }
+                    row.protocol_version = known.protocol_version.or(row.protocol_version.take());
+                });
+            });
+            if told.is_some() {
+                self.session.told_news();
+            }
+        }
+        match self.session.take_ops(now) {
+            Some(ops) => self.submit(ops, false, now),
+            None => false,
+        }
+    }
+
+    fn submit(&mut self, ops: Vec<Op>, reconnects: bool, now: Instant) -> bool {
+        let Some(desk) = &mut self.desk else {
+            return false;
+        };
+        match desk.submit(ops, reconnects) {
+            Some(answer) => {
+                self.take_answer(answer, now);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn take_answer(&mut self, answer: Answer, now: Instant) {
+        let Answer { ops, result } = answer;
+        let before = self.retry.take();
+        let error = match result {
+            Ok(done) => {
+                drop(ops);
+                self.session.journal_done(done, now);
+                return;
+            }
+            Err(error) => error,
+        };
+        let since = before.as_ref().map_or(now, |retry| retry.since);
+        let waited = now.saturating_duration_since(since);
+        let is_urgent = self.session.phase().is_urgent();
+        let mut ops = ops;
+        let patience = match &error {
+            JournalError::Busy if is_urgent => Duration::from_millis(500),
+            JournalError::Busy => {
+                if waited >= RESERVE_PATIENCE {
+                    ops = self.session.give_up_reservations(ops, &error, now);
+                }
+                OUTCOME_PATIENCE
+            }
+            JournalError::Full | JournalError::ReadOnly(_) => {
+                ops = self.session.give_up_reservations(ops, &error, now);
+                FULL_PATIENCE
+            }
+            JournalError::Unreadable(_)
+            | JournalError::Moved
+            | JournalError::Damaged(_)
+            | JournalError::Failed(_) => Duration::ZERO,
+        };
+        if ops.is_empty() {
+            return;
+        }
+        if waited >= patience {
+            self.session.journal_failed(ops, &error, now);
+            return;
+        }
+        let pause = before.as_ref().map_or(Duration::from_millis(1), |retry| {
+            (retry.pause * 2).min(RETRY_PAUSE_MAX)
+        });
+        self.retry = Some(Retry {
+            ops,
+            since,
+            next: now + pause,
+            pause,
+            reconnects: error != JournalError::Busy,
+        });
+    }
+
+    // ---- waiting ----
+
+    fn has_input(&self) -> bool {
+        let mut fds = Vec::with_capacity(2);
+        if self.wants_client() {
+            fds.push(PollFd::new(self.edges.client_in.as_fd(), PollFlags::POLLIN));
+        }
+        if let Some(up) = self.up.as_ref().filter(|up| up.output_ended.is_none())
+            && self.wants_upstream()
+        {
+            fds.push(PollFd::new(up.output.as_fd(), PollFlags::POLLIN));
+        }
+        matches!(poll(&mut fds, PollTimeout::ZERO), Ok(count) if count > 0)
+    }
+
+    fn wait(&mut self) {
+        let mut timeout = self.timeout();
+        let reads_client = self.wants_client();
+        let reads_upstream = self.wants_upstream();
+        if (reads_client && self.edges.client_in.has_unread())
+            || self
+                .up
+                .as_ref()
+                .is_some_and(|up| reads_upstream && up.output.has_unread())
+        {
+            timeout = Some(Duration::ZERO);
+        }
+        let mut fds = Vec::with_capacity(8);
+        fds.push(PollFd::new(self.edges.signals.as_fd(), PollFlags::POLLIN));
+        if reads_client {
+            fds.push(PollFd::new(self.edges.client_in.as_fd(), PollFlags::POLLIN));
+        }
+        if let Some(fd) = self.edges.client_out.poll_fd() {
+            // Asked for even when there is nothing to write: a reader that is gone is news.
+            let wants = if self.edges.client_out.is_empty() {
+                PollFlags::empty()
+            } else {
+                PollFlags::POLLOUT
+            };
+            if !self.session.phase().is_client_gone() {
+                fds.push(PollFd::new(fd, wants));
+            }
+        }
+        let out_index = fds.len().wrapping_sub(1);
+        let watches_out =
+            self.edges.client_out.poll_fd().is_some() && !self.session.phase().is_client_gone();
+        if let Some(up) = &self.up {
+            if up.output_ended.is_none() && reads_upstream {
+                fds.push(PollFd::new(up.output.as_fd(), PollFlags::POLLIN));
+            }
+            if !up.errors_ended {
+                fds.push(PollFd::new(up.errors.as_fd(), PollFlags::POLLIN));
+            }
+            if let Some(fd) = up.input.poll_fd().filter(|_| !up.input.is_empty()) {
+                fds.push(PollFd::new(fd, PollFlags::POLLOUT));
+            }
+        }
+        if let Some(desk) = &self.desk {
+            fds.push(PollFd::new(desk.bell(), PollFlags::POLLIN));
+        }
+        let stderr = io::stderr();
+        if self.edges.stderr.is_waiting() {
+            fds.push(PollFd::new(stderr.as_fd(), PollFlags::POLLOUT));
+        }
+        let timeout = match timeout {
+            // A millisecond more than needed never spins; one less would.
+            Some(left) => {
+                PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX)
+            }
+            None => PollTimeout::NONE,
+        };
+        let polled = poll(&mut fds, timeout);
+        let is_gone = watches_out
+            && fds
+                .get(out_index)
+                .and_then(PollFd::revents)
+                .is_some_and(|events| events.intersects(PollFlags::POLLERR | PollFlags::POLLHUP));
+        drop(fds);
+        if is_gone {
+            self.session.client_gone(Instant::now());
+        }
+        match polled {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => tracing::error!("poll: {error}"),
+        }
+    }
+
+    fn timeout(&mut self) -> Option<Duration> {
+        let now = Instant::now();
+        let mut next = self.session.deadline();
+        let mut sooner = |at: Instant| next = Some(next.map_or(at, |next| next.min(at)));
+        if let Some(retry) = &self.retry {
+            sooner(retry.next);
+        }
+        if self.session.has_only_lazy_ops() && self.retry.is_none() {
+            sooner(now + Duration::from_millis(1));
+        }
+        if let (Some(_), false) = (&self.ladder, self.group_over) {
+            // The end of a grandchild announces itself to nobody.
+            sooner(now + Duration::from_millis(5));
+        }
+        if let Some(up) = &self.up
+            && !self.session.phase().is_upstream_ended()
+        {
+            let since = [up.output_ended, up.exit.map(|(_, at)| at)];
+            if let Some(since) = since.into_iter().flatten().max() {
+                sooner(since + LEFTOVER_MAX);
+            }
+        }
+        if self.session.phase().is_upstream_ended() {
+            sooner(now + Duration::from_millis(20));
+        }
+        next.map(|next| next.saturating_duration_since(now))
+    }
+
+    // ---- the end ----
+
+    fn is_over(&mut self, now: Instant) -> bool {
+        if !self.session.phase().is_upstream_ended() && !self.group_over {
+            return false;
+        }
+        if self.group_over && !self.session.phase().is_upstream_ended() {
+            // The ladder is down, and what the group left in its pipes is all there is.
+            self.read_upstream(now);
+            self.read_errors();
+            let Some(up) = &mut self.up else { return true };
+            if up.output_ended.is_none() && !self.gave_up_on_group {
+                // Somebody outside the group holds the output; nobody else will answer.
+                up.output_ended = Some(now.checked_sub(LEFTOVER_MAX).unwrap_or(now));
+            }
+            self.reap(now);
+            let Some(up) = &mut self.up else { return true };
+            if !self.session.phase().is_upstream_ended() {
+                let written = up.input.total_written();
+                let end = UpstreamEnd {
+                    code: up.exit.and_then(|(status, _)| status.code()),
+                    signal: up.exit.and_then(|(status, _)| status.signal()),
+                    not_started: None,
+                    stderr_tail: self.tail.text(),
+                };
+                self.session.upstream_ended(end, written, now);
+            }
+            return false;
+        }
+        if !self.session.is_idle() || !self.group_over {
+            return false;
+        }
+        let since = *self.over_since.get_or_insert(now);
+        let waited = now.saturating_duration_since(since);
+        // A client that has not spoken yet is about to: it gets an answer, not a closed pipe.
+        if !self.client_spoke
+            && !self.client_eof
+            && !self.session.phase().is_draining_for_client()
+            && now.saturating_duration_since(self.started) < FIRST_WORD_MAX
+        {
+            return false;
+        }
+        let patience = if self.session.phase().is_urgent() {
+            Duration::from_millis(100)
+        } else {
+            LAST_WORDS_MAX
+        };
+        self.edges.client_out.is_empty() || self.edges.client_out.is_closed() || waited >= patience
+    }
+
+    fn finish(mut self) -> Session {
+        // What the client had written before the upstream was gone is answered, too.
+        if !self.session.phase().is_client_gone() {
+            self.read_client(Instant::now());
+        }
+        self.session.end_waits();
+        self.pump(Instant::now());
+        self.session.close_session();
+        let deadline = Instant::now() + Duration::from_millis(300);
+        loop {
+            let now = Instant::now();
+            self.pump(now);
+            if self.session.is_idle() && self.retry.is_none() || now >= deadline {
+                break;
+            }
+            if self.session.is_asking()
+                && self.retry.is_none()
+                && let Some(desk) = &mut self.desk
+                && let Some(answer) = desk.wait(deadline.saturating_duration_since(now))
+            {
+                self.take_answer(answer, now);
+            } else if let Some(retry) = &self.retry {
+                let pause = retry.next.saturating_duration_since(now);
+                std::thread::sleep(pause.min(RETRY_PAUSE_MAX));
+            }
+        }
+        self.edges.client_out.close();
+        let guardian = std::mem::replace(
+            &mut *self.guardian.lock().unwrap_or_else(PoisonError::into_inner),
+            Guardian::absent(),
+        );
+        if self.gave_up_on_group {
+            // It goes on where we give up, and holds the session's lock until then.
+            drop(guardian);
+        } else {
+            guardian.dismiss();
+        }
+        self.edges.stderr.finish(Duration::from_millis(100));
+        self.session
+    }
+}

@@ -1,0 +1,241 @@
+//! What is on the disk before which byte leaves, told by the kernel: `strace` on the real binary.
+
+use std::collections::{HashMap, HashSet};
+
+use serde_json::json;
+
+use crate::world::{Call, Proxy, World, assert_done};
+
+/// One thing that the trace tells, in the order of the trace.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    /// The proxy has read the call with this mark.
+    Read(u64),
+    /// Bytes were written to the journal or its companions.
+    Journal,
+    /// A sync of the journal or its `-wal` has ended well.
+    Synced,
+    /// The call with this mark begins to go to the upstream.
+    ToUpstream(u64),
+    /// The answer with this mark begins to go to the client.
+    ToClient(u64),
+}
+
+fn start_traced(world: &World) -> Proxy {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_there = std::env::split_paths(&path).any(|folder| folder.join("strace").exists());
+    assert!(is_there, "this test needs strace");
+    let out = world.path("trace").into_os_string();
+    let calls =
+        "trace=read,readv,write,writev,pwrite64,pwritev,pwritev2,fsync,fdatasync,sendto,sendmsg";
+    let options = [
+        "-D",
+        "-f",
+        "-y",
+        "-s",
+        "1000000",
+        "-e",
+        calls,
+        "-e",
+        "signal=none",
+    ];
+    let wrapper = ["strace"].into_iter().chain(options).map(Into::into);
+    let wrapper: Vec<std::ffi::OsString> = wrapper.chain(["-o".into(), out]).collect();
+    world.proxy().wrapper(wrapper).start()
+}
+
+/// The names of the three pipes: the client's two and the one to the upstream.
+struct Pipes {
+    from_client: String,
+    to_client: String,
+    to_upstream: String,
+}
+
+fn pipes(world: &World, proxy: &mut Proxy) -> Pipes {
+    proxy.assert_ping();
+    let link = |pid: i32, fd: u32| {
+        let target = std::fs::read_link(format!("/proc/{pid}/fd/{fd}")).unwrap();
+        format!("<{}>", target.display())
+    };
+    let program = std::fs::read_link(format!("/proc/{}/exe", proxy.pid())).unwrap();
+    assert_ne!(program.file_name(), Some("strace".as_ref()));
+    Pipes {
+        from_client: link(proxy.pid(), 0),
+        to_client: link(proxy.pid(), 1),
+        to_upstream: link(world.pid_of("upstream", 1), 0),
+    }
+}
+
+/// Ends the proxy and reads the trace.
+fn steps(world: &World, mut proxy: Proxy, pipes: &Pipes) -> Vec<Step> {
+    proxy.close_stdin();
+    assert_eq!(proxy.wait_code(), 0);
+    // The tracer holds our pipe too, so its end is the end of the trace.
+    while proxy.next_line().is_some() {}
+    let trace = std::fs::read(world.path("trace")).unwrap();
+    let trace = String::from_utf8_lossy(&trace);
+    let journal = world.journal().display().to_string();
+    let mut steps = Vec::new();
+    let mut unfinished: HashMap<&str, &str> = HashMap::new();
+    for line in trace.lines() {
+        let (thread, rest) = line.split_once(' ').unwrap();
+        let rest = rest.trim_start();
+        let is_resumed = rest.starts_with("<...");
+        let call = if is_resumed {
+            unfinished.remove(thread).unwrap_or_default()
+        } else {
+            rest
+        };
+        let is_unfinished = rest.ends_with("<unfinished ...>");
+        if is_unfinished {
+            unfinished.insert(thread, rest);
+        }
+        let is_done = !is_unfinished && !rest.contains(" = -1 ");
+        let on_journal = call.contains(&journal);
+        let name = call.split('(').next().unwrap_or_default();
+        if name.contains("sync") {
+            if on_journal && is_done {
+                steps.push(Step::Synced);
+            }
+        } else if name.contains("read") {
+            // What was read is told when the call ends.
+            if is_done && call.contains(&pipes.from_client) {
+                steps.extend(marks(rest).map(Step::Read));
+            }
+        } else if !is_resumed {
+            // What is written is told, and may be seen by the reader, when the call begins.
+            if on_journal {
+                steps.push(Step::Journal);
+            } else if call.contains(&pipes.to_upstream) {
+                steps.extend(marks(rest).map(Step::ToUpstream));
+            } else if call.contains(&pipes.to_client) {
+                steps.extend(marks(rest).map(Step::ToClient));
+            }
+        }
+    }
+    steps
+}
+
+/// The numbers of `mark-N-` in a line of the trace.
+fn marks(text: &str) -> impl Iterator<Item = u64> {
+    let parts = text.split("mark-").skip(1);
+    // A mark that was torn by the end of a read is no mark.
+    parts.filter_map(|part| part.split_once('-')?.0.parse().ok())
+}
+
+fn marked_call(number: u64) -> Call {
+    Call::new(
+        number,
+        "echo",
+        json!({"payload": format!("mark-{number}-")}),
+    )
+}
+
+/// Where a step is seen first; a short write is tried again and seen again.
+fn place(steps: &[Step], wanted: &Step) -> usize {
+    let place = steps.iter().position(|step| step == wanted);
+    place.unwrap_or_else(|| panic!("{wanted:?} is not in the trace"))
+}
+
+/// Where a call was read, at the earliest.
+fn read_place(steps: &[Step], number: u64) -> usize {
+    let read = steps.iter().position(|step| *step == Step::Read(number));
+    read.unwrap_or(0)
+}
+
+/// Whether something was written to the journal and then synced within these steps.
+fn is_durable(steps: &[Step]) -> bool {
+    let written = steps.iter().position(|step| *step == Step::Journal);
+    written.is_some_and(|written| steps[written..].contains(&Step::Synced))
+}
+
+/// Case C20, one call at a time: each write to the journal is synced before the bytes leave.
+#[test]
+fn a_call_and_its_outcome_are_on_the_disk_before_they_are_passed_on() {
+    const CALLS: u64 = 40;
+    let world = World::new();
+    let mut proxy = start_traced(&world);
+    let pipes = pipes(&world, &mut proxy);
+    for number in 1..=CALLS {
+        assert_done(&proxy.call(&marked_call(number).seq(number)));
+    }
+    let steps = steps(&world, proxy, &pipes);
+    for number in 1..=CALLS {
+        let read = read_place(&steps, number);
+        let sent = place(&steps, &Step::ToUpstream(number));
+        let answered = place(&steps, &Step::ToClient(number));
+        assert!(read < sent && sent < answered, "{number}");
+        assert!(is_durable(&steps[read..sent]), "{number} was sent first");
+        assert!(
+            is_durable(&steps[sent..answered]),
+            "{number} was answered first"
+        );
+    }
+    // The first call also makes the journal.
+    let first = place(&steps, &Step::ToClient(1));
+    let last = place(&steps, &Step::ToClient(CALLS));
+    let syncs = steps[first..last]
+        .iter()
+        .filter(|step| **step == Step::Synced)
+        .count();
+    let per_call = syncs as f64 / (CALLS - 1) as f64;
+    assert!((2.0..=2.2).contains(&per_call), "{per_call} syncs a call");
+    assert_eq!(world.effects_of("echo") as u64, CALLS);
+}
+
+/// Case C20, under load: the same order, and one sync for many calls.
+#[test]
+fn calls_in_flight_together_keep_the_order_and_share_their_syncs() {
+    const CALLS: u64 = 64;
+    let world = World::new();
+    let mut proxy = start_traced(&world);
+    let pipes = pipes(&world, &mut proxy);
+    assert_done(&proxy.call(&marked_call(1000)));
+    let all: String = (1..=CALLS)
+        .map(|number| marked_call(number).script(json!({"hold_after": "all"})))
+        .map(|call| call.line() + "\n")
+        .collect();
+    proxy.send_raw(all.as_bytes());
+    world.wait_held_count("all", CALLS as usize);
+    world.release("all");
+    for number in 1..=CALLS {
+        assert_done(&proxy.recv_id(number));
+    }
+    let steps = steps(&world, proxy, &pipes);
+    let mut answered_at = HashSet::new();
+    for number in 1..=CALLS {
+        let read = read_place(&steps, number);
+        let sent = place(&steps, &Step::ToUpstream(number));
+        let answered = place(&steps, &Step::ToClient(number));
+        assert!(is_durable(&steps[read..sent]), "{number} was sent first");
+        assert!(
+            is_durable(&steps[sent..answered]),
+            "{number} was answered first"
+        );
+        answered_at.insert(answered);
+    }
+    let warmed = place(&steps, &Step::ToClient(1000));
+    let last = answered_at.into_iter().max().unwrap();
+    let syncs = steps[warmed..last]
+        .iter()
+        .filter(|step| **step == Step::Synced)
+        .count();
+    assert!(syncs as u64 <= CALLS, "{syncs} syncs for {CALLS} calls");
+    assert_eq!(world.effects_of("echo") as u64, CALLS + 1);
+}
+
+#[test]
+fn the_folder_is_synced_when_the_journal_is_made() {
+    let world = World::new();
+    let mut proxy = start_traced(&world);
+    assert_done(&proxy.call(&marked_call(1)));
+    proxy.close_stdin();
+    assert_eq!(proxy.wait_code(), 0);
+    while proxy.next_line().is_some() {}
+    let trace = std::fs::read(world.path("trace")).unwrap();
+    let trace = String::from_utf8_lossy(&trace);
+    let folder = format!("<{}>", world.journal().parent().unwrap().display());
+    let is_synced = |line: &str| line.contains("sync(") && line.contains(&folder);
+    assert!(trace.lines().any(is_synced), "no sync of {folder}");
+    assert_eq!(world.effects_of("echo"), 1);
+}

@@ -1,0 +1,457 @@
+//! The ends: of the upstream, of the client, of the proxy; what is answered, what is left.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::world::{
+    Call, DEADLINE, Proxy, World, assert_done, assert_refused, contains, is_alive, refusal,
+};
+
+/// What a host grants between its SIGTERM and its SIGKILL, less a margin.
+const AFTER_SIGNAL: Duration = Duration::from_millis(1900);
+
+/// What may pass until the group of a killed proxy is gone, with a margin for a loaded machine.
+const AFTER_KILL: Duration = Duration::from_secs(6);
+
+fn hold_call(world: &World, proxy: &mut Proxy) -> i32 {
+    proxy.send_call(&Call::charge(1).seq(1).script(json!({"hold_after": "h"})));
+    world.wait_held("h")
+}
+
+#[test]
+fn the_end_of_an_upstream_answers_all_that_is_in_flight_within_a_second() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    let upstream = hold_call(&world, &mut proxy);
+    proxy.send_call(&Call::new(2, "refund", json!({})).script(json!({"hold_before": "i"})));
+    world.wait_held("i");
+    proxy.send(json!({"jsonrpc": "2.0", "id": 3, "method": "x/hold"}));
+    proxy.assert_ping();
+    kill(Pid::from_raw(upstream), Signal::SIGKILL).unwrap();
+    let killed = Instant::now();
+    let answers = [1, 2, 3].map(|id| proxy.recv_id(id));
+    assert!(killed.elapsed() < Duration::from_secs(1));
+    for answer in &answers[..2] {
+        assert_refused(answer, "outcome_unknown", "unknown");
+        assert_eq!(refusal(answer)["reason"], "upstream_exited", "{answer}");
+    }
+    assert!(answers[2]["error"]["code"].is_i64(), "{}", answers[2]);
+    let told = answers[2]["error"].to_string().to_lowercase();
+    assert!(
+        told.contains("signal 9") || told.contains("sigkill"),
+        "{told}"
+    );
+    assert_eq!(proxy.wait_code(), 69);
+    assert_eq!(proxy.next_line(), None);
+    for seq in 1..=2 {
+        assert_eq!(world.status(seq), "PENDING");
+    }
+    assert_eq!(world.effects().len(), 1);
+}
+
+#[test]
+fn the_tail_of_its_stderr_goes_to_ours_and_to_no_model() {
+    let world = World::new();
+    let mut proxy = world.proxy().flags(["--refusals", "result"]).start();
+    let script = json!({"stderr_flood": 64, "die": "after_effect"});
+    let answer = proxy.call(&Call::charge(1).script(script));
+    assert!(!answer.to_string().contains("xye"), "{answer}");
+    assert_eq!(proxy.wait_code(), 69);
+    let stderr = proxy.stderr_to_end();
+    assert!(stderr.contains(" xye"), "{stderr}");
+    assert!(world.show_json(1).to_string().contains(" xye"));
+}
+
+#[test]
+fn the_code_tells_a_clean_end_from_a_death() {
+    for (code, expected) in [(0, 0), (3, 69)] {
+        let world = World::new();
+        let mut proxy = world.proxy().start();
+        assert_done(&proxy.call(&Call::charge(1)));
+        let params = json!({"code": code});
+        proxy.send(json!({"jsonrpc": "2.0", "method": "x/exit", "params": params}));
+        assert_eq!(proxy.wait_code(), expected);
+        assert_eq!(proxy.next_line(), None);
+        assert_eq!(world.effects_of("charge"), 1);
+    }
+}
+
+#[test]
+fn a_clean_exit_with_a_call_in_flight_is_no_clean_end() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    let script = json!({"die": "after_effect", "exit_code": 0});
+    let answer = proxy.call(&Call::charge(1).seq(1).script(script));
+    assert_refused(&answer, "outcome_unknown", "unknown");
+    assert_eq!(proxy.wait_code(), 69);
+    assert_eq!(world.effects_of("charge"), 1);
+}
+
+#[test]
+fn what_an_upstream_wrote_before_it_died_is_delivered() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    let notice = r#"{"jsonrpc":"2.0","method":"x/last-words"}"#;
+    let script = json!({"lines": [notice], "die": "after_answer"});
+    proxy.send_call(&Call::charge(1).seq(1).script(script));
+    assert_eq!(proxy.recv()["method"], "x/last-words");
+    assert_done(&proxy.recv());
+    assert_eq!(proxy.wait_code(), 69);
+    assert_eq!(world.status(1), "COMPLETED");
+    assert_eq!(world.effects_of("charge"), 1);
+}
+
+#[test]
+fn half_a_line_is_never_forwarded() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    proxy.send_call(&Call::charge(1).seq(1).script(json!({"die": "mid_line"})));
+    let line = proxy.recv_line();
+    let answer: Value = serde_json::from_slice(&line).unwrap();
+    assert_refused(&answer, "outcome_unknown", "unknown");
+    assert_eq!(proxy.next_line(), None);
+    assert_eq!(proxy.wait_code(), 69);
+    assert_eq!(world.effects_of("charge"), 1);
+}
+
+#[test]
+fn a_grandchild_that_holds_the_pipes_delays_no_answer() {
+    let world = World::new();
+    let mut proxy = world.proxy().upstream(&["--grandchild"]).start();
+    let grandchild = world.pid_of("grandchild", 1);
+    let upstream = hold_call(&world, &mut proxy);
+    kill(Pid::from_raw(upstream), Signal::SIGKILL).unwrap();
+    let killed = Instant::now();
+    assert_refused(&proxy.recv_id(1), "outcome_unknown", "unknown");
+    assert!(killed.elapsed() < Duration::from_secs(1));
+    assert_eq!(proxy.wait_code(), 69);
+    world.wait_gone(grandchild, AFTER_KILL);
+    assert_eq!(world.effects_of("charge"), 1);
+}
+
+#[test]
+fn an_upstream_that_closes_its_stdout_leaves_nobody_waiting() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    let script = json!({"close_stdout": true});
+    proxy.send_call(&Call::charge(1).seq(1).script(script));
+    assert_refused(&proxy.recv_id(1), "outcome_unknown", "unknown");
+    proxy.close_stdin();
+    proxy.wait();
+    assert_eq!(world.status(1), "PENDING");
+    assert!(world.effects_of("charge") <= 1);
+}
+
+/// Case C42.
+#[test]
+fn a_command_that_cannot_be_started_is_answered_for() {
+    let missing = "/nonexistent/upstream";
+    for is_shell in [false, true] {
+        let world = World::new();
+        let setup = world.proxy();
+        let mut proxy = if is_shell {
+            setup.shell(missing).start()
+        } else {
+            setup.program([missing]).start()
+        };
+        proxy.send(json!({"jsonrpc": "2.0", "id": 1, "method": "ping"}));
+        let answer = proxy.recv_id(1);
+        assert!(answer["error"]["code"].is_i64(), "{answer}");
+        assert_eq!(proxy.wait_code(), 69);
+        let stderr = proxy.stderr_to_end();
+        assert!(stderr.contains(missing), "{stderr}");
+    }
+}
+
+#[test]
+fn a_call_to_a_command_that_cannot_be_started_was_not_started() {
+    let world = World::new();
+    let mut proxy = world.proxy().program(["/nonexistent/upstream"]).start();
+    proxy.send_call(&Call::charge(1).seq(1));
+    let answer = proxy.recv_id(1);
+    assert_refused(&answer, "upstream_unavailable", "not_started");
+    assert_eq!(answer["error"]["code"], 7708);
+    assert_eq!(proxy.wait_code(), 69);
+    // So the seq is free.
+    let mut proxy = world.proxy().start();
+    assert_done(&proxy.call(&Call::charge(2).seq(1)));
+    proxy.stop();
+    assert_eq!(world.effects_of("charge"), 1);
+}
+
+#[test]
+fn an_upstream_that_exits_at_once_is_answered_for() {
+    let world = World::new();
+    let mut proxy = world.proxy().upstream(&["--exit-at-start", "1"]).start();
+    proxy.send_call(&Call::charge(1).seq(1));
+    let answer = proxy.recv_id(1);
+    // The pipe may or may not have taken the call before the end.
+    let kind = refusal(&answer)["kind"].as_str().unwrap();
+    assert!(
+        ["upstream_unavailable", "outcome_unknown"].contains(&kind),
+        "{answer}"
+    );
+    assert_eq!(proxy.wait_code(), 69);
+    assert_eq!(world.effects().len(), 0);
+}
+
+/// Case C36, and the reason for it: this upstream fails running calls once its input closes.
+#[test]
+fn the_end_of_input_lets_calls_in_flight_finish() {
+    let world = World::new();
+    let mut proxy = world.proxy().upstream(&["--on-eof", "error"]).start();
+    hold_call(&world, &mut proxy);
+    proxy.close_stdin();
+    world.release("h");
+    assert_done(&proxy.recv_id(1));
+    assert_eq!(proxy.wait_code(), 0);
+    assert_eq!(world.status(1), "COMPLETED");
+    assert!(world.entry(1)["delivered_at"].is_string());
+    assert_eq!(world.effects_of("charge"), 1);
+}
+
+#[test]
+fn all_that_was_asked_before_the_end_of_input_is_answered() {
+    let world = World::new();
+    let setup = world.proxy().upstream(&["--on-eof", "abort"]);
+    let input: String = (1..=20).map(|id| Call::charge(id).line() + "\n").collect();
+    let output = setup.run(input.as_bytes());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let answers = output.stdout.split(|byte| *byte == b'\n');
+    assert_eq!(answers.filter(|line| !line.is_empty()).count(), 20);
+    assert_eq!(world.effects_of("charge"), 20);
+    let entries = world.entries();
+    assert!(entries.iter().all(|entry| entry["status"] == "COMPLETED"));
+}
+
+#[test]
+fn the_drain_has_its_limit_and_what_did_not_finish_is_in_doubt() {
+    for option in ["finish", "error", "ignore"] {
+        let world = World::new();
+        let proxy = world.proxy().flags(["--drain-timeout", "200ms"]);
+        let mut proxy = proxy.upstream(&["--on-eof", option]).start();
+        let upstream = hold_call(&world, &mut proxy);
+        proxy.close_stdin();
+        proxy.wait();
+        assert!(!is_alive(upstream), "{option}");
+        let entry = world.entry(1);
+        assert_eq!(entry["status"], "PENDING", "{option}: {entry}");
+        assert_eq!(entry["in_doubt"], true, "{option}: {entry}");
+        assert_eq!(world.effects_of("charge"), 1);
+    }
+}
+
+#[test]
+fn an_end_without_calls_is_quick_and_clean() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    assert_done(&proxy.call(&Call::charge(1)));
+    let upstream = world.pid_of("upstream", 1);
+    proxy.close_stdin();
+    let closed = Instant::now();
+    assert_eq!(proxy.wait_code(), 0);
+    assert!(closed.elapsed() < Duration::from_secs(1));
+    assert!(!is_alive(upstream));
+}
+
+#[test]
+fn a_request_that_is_no_call_holds_up_no_end() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    proxy.send(json!({"jsonrpc": "2.0", "id": 1, "method": "x/hold"}));
+    proxy.assert_ping();
+    proxy.close_stdin();
+    let closed = Instant::now();
+    assert_eq!(proxy.wait_code(), 0);
+    assert!(closed.elapsed() < Duration::from_secs(3));
+}
+
+#[test]
+fn an_upstream_deaf_to_the_end_of_input_and_to_sigterm_is_ended() {
+    let world = World::new();
+    let options = ["--on-eof", "ignore", "--ignore-sigterm", "--grandchild"];
+    let mut proxy = world.proxy().upstream(&options).start();
+    assert_done(&proxy.call(&Call::charge(1)));
+    let (upstream, grandchild) = (world.pid_of("upstream", 1), world.pid_of("grandchild", 1));
+    proxy.close_stdin();
+    assert_eq!(proxy.wait_code(), 0);
+    for pid in [upstream, grandchild] {
+        world.wait_gone(pid, AFTER_KILL);
+    }
+}
+
+#[test]
+fn after_a_signal_all_is_over_within_what_a_host_waits() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        let world = World::new();
+        let options = ["--on-eof", "ignore", "--ignore-sigterm", "--grandchild"];
+        let mut proxy = world.proxy().upstream(&options).start();
+        let grandchild = world.pid_of("grandchild", 1);
+        let upstream = hold_call(&world, &mut proxy);
+        proxy.signal(signal);
+        let sent = Instant::now();
+        proxy.wait();
+        assert!(sent.elapsed() < AFTER_SIGNAL, "{signal}");
+        for pid in [upstream, grandchild] {
+            assert!(!is_alive(pid), "{signal}: {pid} survives the proxy");
+        }
+        assert_eq!(world.entry(1)["in_doubt"], true, "{signal}");
+        assert_eq!(world.effects_of("charge"), 1);
+    }
+}
+
+#[test]
+fn a_signal_still_lets_a_quick_answer_through() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    hold_call(&world, &mut proxy);
+    proxy.signal(Signal::SIGTERM);
+    world.release("h");
+    assert_done(&proxy.recv_id(1));
+    proxy.wait();
+    assert_eq!(world.status(1), "COMPLETED");
+    assert_eq!(world.effects_of("charge"), 1);
+}
+
+#[test]
+fn a_second_signal_ends_the_draining() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    let upstream = hold_call(&world, &mut proxy);
+    proxy.signal(Signal::SIGTERM);
+    proxy.signal(Signal::SIGINT);
+    let sent = Instant::now();
+    proxy.wait();
+    assert!(sent.elapsed() < Duration::from_millis(900));
+    assert!(!is_alive(upstream));
+    assert_eq!(world.entry(1)["in_doubt"], true);
+}
+
+/// Cases C43 and C44: nothing of the group outlives a killed proxy, however deaf it is.
+#[test]
+fn nothing_outlives_a_killed_proxy() {
+    let deaf = "--on-eof ignore --ignore-sigterm --grandchild";
+    for command in [
+        format!("exec \"$UPSTREAM\" {deaf}"),
+        format!("\"$UPSTREAM\" {deaf}"),
+        format!("sh -c '\"$UPSTREAM\" {deaf}; true' & wait"),
+    ] {
+        let world = World::new();
+        // A background job's input is /dev/null unless the shell is told otherwise.
+        let command = command.replace("true' &", "true' <&0 &");
+        let mut proxy = world.proxy().shell(&command).start();
+        let grandchild = world.pid_of("grandchild", 1);
+        let upstream = hold_call(&world, &mut proxy);
+        proxy.kill9();
+        for pid in [upstream, grandchild] {
+            world.wait_gone(pid, AFTER_KILL);
+        }
+        assert_eq!(world.effects_of("charge"), 1);
+    }
+}
+
+#[test]
+fn an_upstream_sees_the_end_of_input_when_the_proxy_is_killed() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    assert_done(&proxy.call(&Call::charge(1)));
+    let upstream = world.pid_of("upstream", 1);
+    proxy.kill9();
+    // This one heeds the end of input, so no guardian's patience is needed.
+    world.wait_gone(upstream, AFTER_KILL);
+}
+
+#[test]
+fn the_upstream_inherits_none_of_our_files() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    assert_done(&proxy.call(&Call::charge(1)));
+    let mut restarted = world.proxy().start();
+    assert_done(&restarted.call(&Call::charge(2)));
+    let state = world.journal().parent().unwrap().to_owned();
+    for number in 1..=2 {
+        let upstream = world.pid_of("upstream", number);
+        for fd in std::fs::read_dir(format!("/proc/{upstream}/fd")).unwrap() {
+            let target = std::fs::read_link(fd.unwrap().path()).unwrap_or_default();
+            assert!(!target.starts_with(&state), "{}", target.display());
+        }
+    }
+    proxy.stop();
+    restarted.stop();
+    assert_eq!(world.effects_of("charge"), 2);
+}
+
+#[test]
+fn the_upstream_runs_in_a_group_of_its_own() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    proxy.assert_ping();
+    let upstream = world.pid_of("upstream", 1);
+    let group = |pid: i32| nix::unistd::getpgid(Some(Pid::from_raw(pid))).unwrap();
+    assert_ne!(group(upstream), group(proxy.pid()));
+    proxy.stop();
+}
+
+#[test]
+fn a_broken_output_is_the_clients_end() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    hold_call(&world, &mut proxy);
+    // Its input stays open; only writing to it can tell that nobody reads.
+    proxy.drop_output();
+    world.release("h");
+    proxy.wait_within(DEADLINE);
+    assert_eq!(world.status(1), "COMPLETED");
+    assert_eq!(world.entry(1)["delivered_at"], Value::Null);
+    assert_eq!(world.effects_of("charge"), 1);
+}
+
+#[test]
+fn a_client_that_is_gone_ends_an_idle_proxy() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    assert_done(&proxy.call(&Call::charge(1)));
+    proxy.drop_client();
+    assert_eq!(proxy.wait_code(), 0);
+    assert_eq!(world.effects_of("charge"), 1);
+}
+
+/// Case C61: no lock and no delay is left behind.
+#[test]
+fn many_short_sessions_follow_each_other() {
+    let world = World::new();
+    for session in 1..=20u64 {
+        let mut proxy = world.proxy().start();
+        proxy.initialize();
+        assert_done(&proxy.call(&Call::charge(session).seq(session)));
+        proxy.stop();
+    }
+    assert_eq!(world.effects_of("charge"), 20);
+    assert_eq!(world.entries().len(), 20);
+}
+
+/// A sibling that is started only to probe, and killed at once, leaves no trace.
+#[test]
+fn a_probe_that_is_killed_at_once_leaves_no_trace() {
+    let world = World::new();
+    for _ in 0..5 {
+        let mut probe = world.proxy().start();
+        let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28"});
+        let answer = probe.request(1, "server/discover", json!({"_meta": meta}));
+        assert!(answer["result"].is_object(), "{answer}");
+        probe.signal(Signal::SIGTERM);
+        let mut proxy = world.proxy().start();
+        proxy.initialize();
+        probe.wait();
+        proxy.stop();
+    }
+    assert!(!world.journal().exists());
+    let mut proxy = world.proxy().start();
+    assert_done(&proxy.call(&Call::charge(1)));
+    proxy.stop();
+    assert_eq!(world.entries().len(), 1);
+    assert!(!contains(&world.upstream_lines().concat(), b"checkpoint"));
+}
