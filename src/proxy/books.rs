@@ -74,6 +74,7 @@ pub fn open(
     path: &JournalPath,
     workflow: Option<WorkflowId>,
     redacts: bool,
+    join_max: Duration,
     guardian: Arc<Mutex<Guardian>>,
     session: Session,
 ) -> Result<Books, CannotUse> {
@@ -107,7 +108,7 @@ pub fn open(
         workflow,
         redacts,
         key,
-        join_max: Duration::from_secs(30),
+        join_max,
     };
     Ok(Books {
         guard: Guard::new(journal, around, options, session),
@@ -173,7 +174,9 @@ fn open_sqlite(
     Ok((journal, warnings))
 }
 
-fn unusable(error: &CannotUse) -> JournalError {
+/// Returns what it means for a call that a journal can't be used.
+#[must_use]
+pub fn unusable(error: &CannotUse) -> JournalError {
     if error.is_busy() {
         JournalError::Busy
     } else if matches!(error, CannotUse::Moved { .. } | CannotUse::Absent { .. }) {

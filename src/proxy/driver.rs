@@ -111,7 +111,7 @@ impl Driver {
     pub(super) fn new(
         session: Session,
         edges: Edges,
-        upstream: io::Result<(Upstream, Pipes)>,
+        upstream: Result<(Upstream, Pipes), String>,
         guardian: Arc<Mutex<Guardian>>,
         desk: Option<Desk>,
     ) -> Self {
@@ -148,7 +148,7 @@ impl Driver {
             Err(error) => {
                 driver.group_over = true;
                 let end = UpstreamEnd {
-                    not_started: Some(error.to_string()),
+                    not_started: Some(error),
                     ..UpstreamEnd::default()
                 };
                 driver.session.upstream_ended(end, 0, now);
@@ -246,7 +246,8 @@ impl Driver {
                     Line::Whole(line) => self.session.client_line(line),
                     Line::TooLong { prefix, discarded } => {
                         let bytes = prefix.len() as u64 + discarded;
-                        self.session.client_line_too_long(&prefix, bytes);
+                        let tail = self.edges.client_in.take_tail();
+                        self.session.client_line_too_long(&prefix, &tail, bytes);
                     }
                 }
                 if lines >= LINES_MAX {
@@ -493,20 +494,18 @@ impl Driver {
             && let Some(desk) = &mut self.desk
         {
             let known = self.session.known().clone();
-            let told = desk.with_guard(|guard| {
-                guard.describe(|row| {
-                    if let Some((name, version)) = known.upstream {
-                        row.upstream_name = Some(name);
-                        row.upstream_version = Some(version);
-                    }
-                    if let Some((name, version)) = known.client {
-                        row.client_name = Some(name);
-                        row.client_version = Some(version);
-                    }
-                    row.protocol_version = known.protocol_version.or(row.protocol_version.take());
-                });
+            let is_told = desk.describe(|row| {
+                if let Some((name, version)) = known.upstream {
+                    row.upstream_name = Some(name);
+                    row.upstream_version = Some(version);
+                }
+                if let Some((name, version)) = known.client {
+                    row.client_name = Some(name);
+                    row.client_version = Some(version);
+                }
+                row.protocol_version = known.protocol_version.or(row.protocol_version.take());
             });
-            if told.is_some() {
+            if is_told {
                 self.session.told_news();
             }
         }
@@ -772,6 +771,12 @@ impl Driver {
             }
         }
         self.edges.client_out.close();
+        // Hosts that have sent a signal do not wait for a log to be moved.
+        if let Some(desk) = self.desk.take()
+            && !self.session.phase().is_urgent()
+        {
+            desk.close();
+        }
         let guardian = std::mem::replace(
             &mut *self.guardian.lock().unwrap_or_else(PoisonError::into_inner),
             Guardian::absent(),
