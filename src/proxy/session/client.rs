@@ -31,9 +31,12 @@ impl Session {
     /// Takes a whole line of the client's, its `\n` included.
     pub fn client_line(&mut self, line: Vec<u8>) {
         let line = Arc::new(line);
+        let mut is_header = false;
         let step = match read_client(&line) {
+            ClientLine::Blank if self.after_header => Step::Done,
             ClientLine::Blank => Step::Pass,
             ClientLine::Header => {
+                is_header = true;
                 if !std::mem::replace(&mut self.met_header, true) {
                     self.say(
                         Level::Warn,
@@ -50,6 +53,7 @@ impl Session {
             ClientLine::Pass(passing) => self.passing(&passing, &line),
             ClientLine::Call(call) => self.call(&call, &line),
         };
+        self.after_header = is_header;
         match step {
             Step::Done => {}
             Step::Pass => self.up.push(unshare(line)),
@@ -58,6 +62,7 @@ impl Session {
                 let op = Op::Admit(flight.call.clone());
                 // The op has the arguments; the flight keeps the rest, for when it asks again.
                 flight.call.arguments = None;
+                self.met_call = true;
                 self.flights.insert(key.clone(), *flight);
                 self.ops.push((Asked::Admission(key), op));
             }
@@ -74,7 +79,9 @@ impl Session {
             Level::Warn,
             format!("a line of {bytes} bytes from the client is over --max-message-bytes"),
         );
-        self.note_refusal(&refusal);
+        if self.met_call {
+            self.note_refusal(&refusal);
+        }
         let line = crate::mcp::reply::refusal_as_error(id, &refusal);
         self.down.push(line);
     }
@@ -90,7 +97,8 @@ impl Session {
     fn refuse_line(&mut self, refused: &LineRefusal<'_>) {
         let refusal = Refusal::of_line(refused);
         self.say(Level::Warn, refusal_said(&refusal));
-        if refused.is_call || self.options.is_journaled {
+        // A line that is no call does not make a journal where there is none.
+        if refused.is_call || self.met_call {
             self.note_refusal(&refusal);
         }
         let line = crate::mcp::reply::refusal_as_error(refused.id, &refusal);

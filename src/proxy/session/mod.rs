@@ -217,6 +217,10 @@ pub struct Session {
     ours: RecentIds,
     /// The client's header framing was complained about.
     met_header: bool,
+    /// The line before was a header: the empty line that ends it is none of the upstream's.
+    after_header: bool,
+    /// A call was asked about: from then on there is a session.
+    met_call: bool,
     /// Set when the outcome of a call could not be written: no further call is taken.
     latched: Option<&'static str>,
     /// An in-doubt refusal was given.
@@ -292,6 +296,8 @@ impl Session {
             settled: RecentIds::default(),
             ours: RecentIds::default(),
             met_header: false,
+            after_header: false,
+            met_call: false,
             latched: None,
             met_doubt: false,
             said: Vec::new(),
