@@ -1,7 +1,7 @@
 //! The command line: what the user asked for, in types, and what the user is told.
 //!
 //! `checkpoint` without a command runs the proxy; each other command is one file here (its `Args`
-//! with the help as doc comments, and `run`) and one variant of [`Command`]. Output goes through
+//! with the help as doc comments, and `run`) and one variant of `Command`. Output goes through
 //! `output.rs`, errors through `error.rs`, endings through `exit.rs`.
 //!
 //! Invariants: whatever can't be used is refused with code 2 before anything starts; data goes to

@@ -196,10 +196,8 @@ pub fn shape(db: &Connection) -> rusqlite::Result<Vec<(String, String)>> {
     let mut rows = db.prepare(
         "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name",
     )?;
-    let shape = rows
-        .query_map((), |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect();
-    shape
+    rows.query_map((), |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect()
 }
 
 /// Returns [`shape`] of a journal that this program makes.

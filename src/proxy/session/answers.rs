@@ -7,7 +7,8 @@ use crate::guard::{Admission, Note, Op, Refused, Replay};
 use crate::mcp::frame::{Raw, RawId};
 use crate::mcp::outcome::read_result;
 use crate::mcp::reply::{
-    self, Annotation, Journaled, Refusal, RefusalKind, SideEffect, annotate, with_result_type,
+    self, Annotation, DataPlace, Journaled, Refusal, RefusalKind, SideEffect, annotate,
+    with_result_type,
 };
 use crate::rules::decide::Decision;
 use crate::rules::entry::{Entry, Status};
@@ -32,7 +33,17 @@ impl Session {
         if as_error {
             reply::refusal_as_error(id, refusal)
         } else {
-            reply::refusal_as_result(id, refusal, is_stateless)
+            let held_to_schema = refusal
+                .called_tool
+                .as_deref()
+                .or(refusal.tool.as_deref())
+                .is_some_and(|tool| self.known.has_output_schema(tool));
+            let place = if held_to_schema {
+                DataPlace::Meta
+            } else {
+                DataPlace::StructuredContent
+            };
+            reply::refusal_as_result(id, refusal, is_stateless, place)
         }
     }
 
@@ -133,8 +144,7 @@ impl Session {
         refusal.incoming_signature = Some(shown_signature(flight.signature, entry));
         if let Some(entry) = entry {
             if entry.tool != flight.call.tool {
-                let incoming = crate::json::quote(&flight.call.tool);
-                refusal.more.push(("incoming_tool", incoming));
+                refusal.called_tool = Some(flight.call.tool.clone());
             }
             refusal.tool = Some(entry.tool.clone());
             refusal.seq = Some(entry.seq.0);

@@ -6,7 +6,7 @@
 //! The driver carries it out and asks again.
 //!
 //! Invariants, each the reason for a queue below: a call's bytes come out only after
-//! [`Done::Admitted`] said that its reservation is durable; an answer's bytes come out only after
+//! [`crate::guard::Done::Admitted`] said that its reservation is durable; an answer's bytes come out only after
 //! its outcome is; lines of one direction keep their order, but for a call that waits for its
 //! reservation, which lets others pass; ids and bytes are the sender's.
 //!
