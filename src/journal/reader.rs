@@ -246,7 +246,30 @@ impl Reader {
         })
     }
 
-    /// Returns all about the entry at that place: of the journal's own workflow and its active
+    /// Returns the workflow that a seq alone means: the journal's own, or the only one where that
+    /// has never been used.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    pub fn usual_workflow(&self) -> Result<WorkflowId, CannotUse> {
+        let own = self.identity.own_workflow.clone();
+        let names = self
+            .db()
+            .prepare_cached("SELECT workflow_id FROM workflows LIMIT 2")
+            .and_then(|mut statement| {
+                statement
+                    .query_map((), |row| lossy_text(row, 0))?
+                    .collect::<rusqlite::Result<Vec<_>>>()
+            })
+            .map_err(|error| self.refuse(error))?;
+        Ok(match names.as_slice() {
+            [Some(only)] => WorkflowId(only.clone()),
+            _ => own,
+        })
+    }
+
+    /// Returns all about the entry at that place: of [`Reader::usual_workflow`] and its active
     /// branch unless told otherwise. An entry that a branch shares with the one it came from is
     /// found there.
     ///
@@ -260,7 +283,10 @@ impl Reader {
         seq: Seq,
     ) -> Result<Option<Whole>, CannotUse> {
         self.in_snapshot(|reader| {
-            let name = workflow.unwrap_or(&reader.identity.own_workflow).clone();
+            let name = match workflow {
+                Some(workflow) => workflow.clone(),
+                None => reader.usual_workflow()?,
+            };
             let Some(id) = reader.holder(&name, branch, seq)? else {
                 return Ok(None);
             };
