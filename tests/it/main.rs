@@ -11,6 +11,7 @@
 )]
 
 mod annotate;
+mod desk_read;
 mod durability;
 mod ends;
 mod fixture;
