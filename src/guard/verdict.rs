@@ -303,11 +303,7 @@ impl<T: Transaction> Desk<'_, T> {
     }
 
     /// Returns who may still act on the entry, as a reason to refuse.
-    fn owner(
-        &mut self,
-        entry: &Entry,
-        ask: AskOwner<'_>,
-    ) -> Result<Option<Refused>, JournalError> {
+    fn owner(&mut self, entry: &Entry, ask: AskOwner<'_>) -> Result<Option<Refused>, JournalError> {
         let session = match self.tx.session(entry.session) {
             Ok(session) => session,
             Err(JournalError::Unreadable(_)) => None,
