@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::world::{Call, DEADLINE, World, assert_done, assert_refused};
+use crate::call::{Call, assert_done, assert_refused};
+use crate::world::{DEADLINE, World};
 
 /// `ls --json` with these conditions: the seqs.
 fn listed(world: &World, conditions: &[&str]) -> Vec<u64> {
