@@ -17,17 +17,21 @@ pub mod exit;
 pub mod filter;
 #[cfg(test)]
 mod golden;
+mod hand;
 pub mod logging;
 mod ls;
 pub mod output;
 mod pretty;
 mod proxy_args;
 mod reading;
+mod resolve;
 mod run;
 pub mod settings;
 mod show;
 mod target;
+mod targets;
 pub mod values;
+mod verdict_json;
 pub mod view;
 
 use std::ffi::OsString;
@@ -82,6 +86,7 @@ const USAGE: &str = "checkpoint [OPTIONS] --upstream-cmd <CMD>
 enum Command {
     Ls(ls::LsArgs),
     Show(show::ShowArgs),
+    Resolve(resolve::ResolveArgs),
     Demo(demo::DemoArgs),
     Completions(completions::CompletionsArgs),
 }
@@ -158,6 +163,7 @@ fn dispatch(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<Ex
     match cli.command {
         Some(Command::Ls(args)) => ls::run(&args, env),
         Some(Command::Show(args)) => show::run(&args, env),
+        Some(Command::Resolve(args)) => resolve::run(&args, env),
         Some(Command::Demo(args)) => demo::run(&args, env),
         Some(Command::Completions(args)) => completions::run(&args),
         None if cli.proxy.version.as_deref() == Some(PRINT_VERSION) => {

@@ -13,6 +13,7 @@
 
 mod admit;
 mod settle;
+pub mod verdict;
 
 pub use admit::{
     Admission, AdmissionVerdict, Call, Identified, Joined, Refused, Replay, Round, Ticket,

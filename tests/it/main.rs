@@ -19,6 +19,8 @@ mod annotate;
 mod bench;
 mod call;
 mod cancel;
+mod desk_read;
+mod desk_resolve;
 mod durability;
 mod ends;
 mod entry;
