@@ -320,6 +320,32 @@ pub fn lose(entry: &Entry, reason: Unanswered) -> Result<Transition, Illegal> {
     })
 }
 
+/// Returns the settled entry without its payloads: a tombstone, which still forbids running again.
+/// One that is known not to have run, or was denied, has no outcome to replay and keeps its row.
+///
+/// # Errors
+///
+/// The entry is open: its payloads are needed.
+pub fn bury(entry: &Entry) -> Result<Transition, Illegal> {
+    let is_tombstone = match entry.status {
+        Status::Completed | Status::Failed => true,
+        Status::Voided | Status::Denied => entry.is_tombstone,
+        Status::Pending | Status::InputRequired | Status::Accepted => {
+            return Err(Illegal {
+                change: "burying",
+                status: entry.status,
+            });
+        }
+    };
+    Ok(Transition {
+        expect: expect(entry),
+        entry: Entry {
+            is_tombstone,
+            ..entry.clone()
+        },
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -388,6 +414,20 @@ mod tests {
             assert_eq!(give_up(&entry, GaveUp::Gone).is_ok(), pending);
             assert_eq!(lose(&entry, Unanswered::UpstreamExited).is_ok(), pending);
             assert_eq!(void(&entry, Micros(1), None).is_ok(), pending);
+        }
+    }
+
+    #[test]
+    fn only_what_is_settled_is_buried() {
+        for status in Status::ALL {
+            let buried = bury(&entry(status)).map(|transition| transition.entry);
+            match status {
+                Status::Completed | Status::Failed => assert!(buried.unwrap().is_tombstone),
+                Status::Voided | Status::Denied => assert_eq!(buried.unwrap(), entry(status)),
+                Status::Pending | Status::InputRequired | Status::Accepted => {
+                    assert!(buried.is_err());
+                }
+            }
         }
     }
 
