@@ -21,12 +21,14 @@ pub mod logging;
 mod ls;
 pub mod output;
 mod pretty;
+mod progress;
 mod proxy_args;
 mod run;
 pub mod settings;
 mod show;
 mod target;
 pub mod values;
+mod verify;
 pub mod view;
 
 use std::ffi::OsString;
@@ -81,6 +83,7 @@ const USAGE: &str = "checkpoint [OPTIONS] --upstream-cmd <CMD>
 enum Command {
     Ls(ls::LsArgs),
     Show(show::ShowArgs),
+    Verify(verify::VerifyArgs),
     Demo(demo::DemoArgs),
     Completions(completions::CompletionsArgs),
 }
@@ -157,6 +160,7 @@ fn dispatch(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<Ex
     match cli.command {
         Some(Command::Ls(args)) => ls::run(&args, env),
         Some(Command::Show(args)) => show::run(&args, env),
+        Some(Command::Verify(args)) => verify::run(&args, env),
         Some(Command::Demo(args)) => demo::run(&args, env),
         Some(Command::Completions(args)) => completions::run(&args),
         None if cli.proxy.version.as_deref() == Some(PRINT_VERSION) => {

@@ -24,6 +24,7 @@ pub(crate) mod pinned;
 pub mod place;
 pub mod schema;
 pub mod sqlite;
+pub mod walk;
 pub(crate) mod whole_file;
 
 use std::ops::Range;

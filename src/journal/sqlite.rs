@@ -18,7 +18,8 @@ use crate::rules::ids::{BranchId, Fence, HeldKey, Micros, Seq, SessionId, Window
 use crate::rules::lifecycle::Expect;
 use crate::rules::signature::{Scheme, Signature};
 
-const ENTRY: &str = "branch_id, seq, tool, status, attempt, round, fence, session_id, scheme, \
+/// The columns that [`read_entry`] reads, in its order.
+pub(crate) const ENTRY_COLUMNS: &str = "branch_id, seq, tool, status, attempt, round, fence, session_id, scheme, \
      signature, created_at, completed_at, delivered_at, gave_up, unanswered, is_error, provenance, \
      digest, tombstone, key, window, window_id, call_id, checksum";
 
@@ -83,7 +84,7 @@ impl SqliteJournal {
     }
 }
 
-fn read_identity(db: &Connection) -> Result<Identity, JournalError> {
+pub(crate) fn read_identity(db: &Connection) -> Result<Identity, JournalError> {
     let meta = |name: &str| -> Result<Option<rusqlite::types::Value>, JournalError> {
         db.query_row("SELECT value FROM meta WHERE name = ?1", [name], |row| {
             row.get(0)
@@ -508,7 +509,7 @@ impl Transaction for SqliteTransaction<'_> {
 
     fn entry(&mut self, branch: BranchId, seq: Seq) -> Result<Option<Stored>, JournalError> {
         self.one(
-            &format!("SELECT {ENTRY} FROM entries WHERE branch_id = ?1 AND seq = ?2"),
+            &format!("SELECT {ENTRY_COLUMNS} FROM entries WHERE branch_id = ?1 AND seq = ?2"),
             [db_int(branch.0), db_int(seq.0)],
             read_entry,
         )
@@ -527,7 +528,7 @@ impl Transaction for SqliteTransaction<'_> {
         for (scheme, signature) in signatures {
             found.extend(self.all(
                 &format!(
-                    "SELECT {ENTRY} FROM entries INDEXED BY entries_undelivered \
+                    "SELECT {ENTRY_COLUMNS} FROM entries INDEXED BY entries_undelivered \
                      WHERE delivered_at IS NULL AND branch_id = ?1 AND signature = ?2 \
                      AND scheme = ?3 ORDER BY seq"
                 ),
@@ -542,7 +543,7 @@ impl Transaction for SqliteTransaction<'_> {
     fn by_key(&mut self, key: &HeldKey) -> Result<Option<Stored>, JournalError> {
         self.one(
             &format!(
-                "SELECT {ENTRY} FROM entries INDEXED BY entries_key \
+                "SELECT {ENTRY_COLUMNS} FROM entries INDEXED BY entries_key \
                  WHERE key IS NOT NULL AND key = ?1 AND window = ?2 AND window_id = ?3 \
                  ORDER BY fence LIMIT 1"
             ),
@@ -586,7 +587,7 @@ impl Transaction for SqliteTransaction<'_> {
         for (fence, task) in tasks {
             let stored = self.one(
                 &format!(
-                    "SELECT {ENTRY} FROM entries WHERE (branch_id, seq) = \
+                    "SELECT {ENTRY_COLUMNS} FROM entries WHERE (branch_id, seq) = \
                      (SELECT branch_id, seq FROM attempts WHERE fence = ?1) AND fence = ?1"
                 ),
                 [db_int(fence)],
@@ -860,14 +861,14 @@ fn number(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
     u64::try_from(value).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(index, value))
 }
 
-fn bytes<const N: usize>(row: &Row<'_>, index: usize) -> rusqlite::Result<[u8; N]> {
+pub(crate) fn bytes<const N: usize>(row: &Row<'_>, index: usize) -> rusqlite::Result<[u8; N]> {
     let value = row.get_ref(index)?.as_blob()?;
     value
         .try_into()
         .map_err(|_| rusqlite::Error::InvalidColumnIndex(index))
 }
 
-fn named<T>(
+pub(crate) fn named<T>(
     row: &Row<'_>,
     index: usize,
     from_name: impl FnOnce(&str) -> Option<T>,
@@ -899,7 +900,7 @@ fn held(key: Option<&HeldKey>) -> (Option<&str>, Option<&'static str>, Option<&s
     )
 }
 
-fn read_branch(row: &Row<'_>, first: usize) -> rusqlite::Result<Branch> {
+pub(crate) fn read_branch(row: &Row<'_>, first: usize) -> rusqlite::Result<Branch> {
     let parent: Option<i64> = row.get(first + 3)?;
     Ok(Branch {
         id: BranchId(number(row, first)?),
@@ -916,7 +917,7 @@ fn read_branch(row: &Row<'_>, first: usize) -> rusqlite::Result<Branch> {
     })
 }
 
-/// Reads one entry from a row that selects [`ENTRY`]'s columns.
+/// Reads one entry from a row that selects [`ENTRY_COLUMNS`]'s columns.
 pub(crate) fn read_entry(row: &Row<'_>) -> rusqlite::Result<Stored> {
     let key: Option<String> = row.get(19)?;
     Ok(Stored {

@@ -48,6 +48,8 @@ pub struct Step {
     pub is_voided: bool,
     /// An event says that an operator allowed one more attempt after it.
     pub is_reopened: bool,
+    /// An event says that a policy made it a further attempt.
+    pub is_retried: bool,
 }
 
 /// An outcome, as it was stored.
@@ -259,11 +261,19 @@ fn begin(row: &Entry, before: Option<&(Entry, &Step)>, step: &Step, faults: &mut
         Some((entry, _)) if step.round > 0 => lifecycle::reserve_round(entry, reservation.clone()),
         Some((entry, last)) => {
             // The one change that the product never makes: a finished effect that runs again.
-            if entry.status == Status::Completed && !entry.is_error && !last.is_reopened {
+            let is_finished = entry.status == Status::Completed && !entry.is_error;
+            if is_finished && !last.is_reopened {
                 faults.add(
                     FaultKind::Transition,
                     Some(step.fence),
                     "a completed call was run again without having been reopened",
+                );
+            }
+            if entry.status == Status::Pending && !step.is_retried {
+                faults.add(
+                    FaultKind::Transition,
+                    Some(step.fence),
+                    "a call in doubt was run again, and no policy is recorded that says so",
                 );
             }
             lifecycle::reserve_again(entry, reservation.clone())

@@ -19,6 +19,7 @@ fn step(fence: u64, attempt: u32, round: u32, previous: Option<u64>) -> Step {
         task_end: None,
         is_voided: false,
         is_reopened: false,
+        is_retried: false,
     }
 }
 
@@ -182,6 +183,17 @@ fn a_completed_call_that_ran_again_is_found() {
     assert_eq!(faults.len(), 1, "{faults:?}");
     assert_eq!(faults[0].kind, FaultKind::Transition);
     assert_eq!(faults[0].fence, Some(Fence(2)));
+}
+
+#[test]
+fn a_call_in_doubt_runs_again_only_where_a_policy_is_recorded() {
+    let mut steps = vec![step(1, 1, 0, None), step(2, 2, 0, Some(1))];
+    assert_eq!(
+        kinds(&sealed(row(&steps), steps.clone())),
+        [FaultKind::Transition]
+    );
+    steps[1].is_retried = true;
+    assert_eq!(kinds(&sealed(row(&steps), steps)), []);
 }
 
 #[test]
