@@ -23,6 +23,7 @@ pub mod output;
 mod pretty;
 mod progress;
 mod proxy_args;
+mod reading;
 mod run;
 pub mod settings;
 mod show;
