@@ -9,12 +9,14 @@
 //! `guard` and shows what it says.
 
 mod completions;
+mod confirm;
 mod demo;
 pub mod detail;
 pub mod error;
 pub mod escape;
 pub mod exit;
 pub mod filter;
+mod gc;
 #[cfg(test)]
 mod golden;
 pub mod logging;
@@ -85,6 +87,7 @@ enum Command {
     Ls(ls::LsArgs),
     Show(show::ShowArgs),
     Verify(verify::VerifyArgs),
+    Gc(gc::GcArgs),
     Demo(demo::DemoArgs),
     Completions(completions::CompletionsArgs),
 }
@@ -162,6 +165,7 @@ fn dispatch(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<Ex
         Some(Command::Ls(args)) => ls::run(&args, env),
         Some(Command::Show(args)) => show::run(&args, env),
         Some(Command::Verify(args)) => verify::run(&args, env),
+        Some(Command::Gc(args)) => gc::run(&args, env),
         Some(Command::Demo(args)) => demo::run(&args, env),
         Some(Command::Completions(args)) => completions::run(&args),
         None if cli.proxy.version.as_deref() == Some(PRINT_VERSION) => {

@@ -4,13 +4,13 @@ use clap::Args;
 use serde::Serialize;
 
 use super::JournalArgs;
-use super::error::{CliError, Kind};
+use super::error::CliError;
 use super::exit::Exit;
 use super::output::{Column, Look, Output, SCHEMA_VERSION, Tone, table};
 use super::progress::ProgressLine;
+use super::reading::{journal_path, unusable};
 use super::settings::{self, Env};
 use crate::guard::verify::{self, Seen};
-use crate::journal::place::JournalPath;
 
 /// Check the whole journal for damage
 ///
@@ -26,8 +26,7 @@ pub(super) struct VerifyArgs {
 
 pub(super) fn run(args: &VerifyArgs, env: Env<'_>) -> Result<Exit, CliError> {
     let path = settings::journal_required(args.journal.journal.clone(), env)?;
-    let unusable = |error| CliError::new(Kind::Journal, "the journal can't be used").because(error);
-    let journal = JournalPath::new(&path).map_err(unusable)?;
+    let journal = journal_path(&path)?;
     let mut findings = Vec::new();
     let mut line = ProgressLine::new();
     let seen = verify::verify(

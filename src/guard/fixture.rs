@@ -34,6 +34,10 @@ impl Surroundings for Alone {
         Ok(self.0.contains(&id))
     }
 
+    fn is_attended(&mut self, id: SessionId) -> std::io::Result<bool> {
+        Ok(self.0.contains(&id))
+    }
+
     fn has_room(&mut self) -> bool {
         true
     }

@@ -15,6 +15,7 @@ mod admit;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod settle;
+pub mod sweep;
 pub mod verify;
 
 pub use admit::{

@@ -112,8 +112,8 @@ fn each_sort_of_damage_is_found_where_it_is() {
         ),
         (
             "INSERT INTO attempts SELECT 99, branch_id, seq, attempt, round, previous, session_id, \
-             started_at, scheme, signature, arguments, arguments_bytes, redacted, \
-             protocol_version, tool_revision, policy, traceparent FROM attempts WHERE fence = 1",
+             started_at, scheme, signature, arguments_bytes, redacted, protocol_version, \
+             tool_revision, policy, traceparent, arguments FROM attempts WHERE fence = 1",
             vec![("attempt", at(1))],
         ),
         (
