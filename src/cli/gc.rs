@@ -21,7 +21,8 @@ use crate::guard::sweep::{Sweep, Swept};
 use crate::journal::compact::{self, Compacted};
 use crate::journal::place::JournalPath;
 use crate::journal::sqlite::SqliteJournal;
-use crate::journal::{Durability, Event, Journal as _, JournalError, Transaction as _, writer};
+use crate::journal::{Durability, Event, Journal as _, JournalError, Transaction as _};
+use crate::proxy::books;
 use crate::rules::ids::Micros;
 use crate::rules::retention::{Reason, Retention};
 
@@ -61,10 +62,11 @@ pub(super) fn run(args: &GcArgs, env: Env<'_>) -> Result<Exit, CliError> {
     let path = settings::journal_required(args.journal.journal.clone(), env)?;
     let path = journal_path(&path)?;
     let output = Output::new(args.journal.color);
-    let (mut journal, warnings) = writer::for_operator(&path).map_err(unusable)?;
-    for warning in &warnings {
+    let opened = books::open_for_verdicts(&path).map_err(unusable)?;
+    for warning in &opened.warnings {
         output.note(&warning.to_string());
     }
+    let mut journal = opened.journal;
     compact::overwrite_dropped(&path, &journal).map_err(unusable)?;
     let retention = Retention {
         older_than: args.older_than,

@@ -11,15 +11,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::guardian::Guardian;
 use crate::guard::{Guard, Options, Surroundings};
 use crate::journal::cannot_use::CannotUse;
-use crate::journal::filesystem;
+use crate::journal::connection::{self, Access, Watch};
+use crate::journal::filesystem::{self, Filesystem};
 use crate::journal::key::Key;
 use crate::journal::locks::{LockQuery, SessionLock};
 use crate::journal::mark::{self, Mark};
 use crate::journal::place::{self, JournalPath, State, Warning};
 use crate::journal::sqlite::SqliteJournal;
-use crate::journal::{
-    Durability, Journal as _, JournalError, Session, Transaction as _, schema, writer,
-};
+use crate::journal::{Durability, Journal as _, JournalError, Session, Transaction as _, schema};
 use crate::rules::ids::{Fence, Micros, SessionId, WorkflowId};
 use crate::rules::signature::SignatureKey;
 
@@ -29,6 +28,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Free space that a reservation needs, in bytes, so that a full disk is met before the call and
 /// not at its outcome (contract, section 8).
 const ROOM_BYTES: u64 = 64 << 20;
+
+/// Pages in the write-ahead log at which a commit moves them into the journal.
+const CHECKPOINT_PAGES: i64 = 4096;
 
 /// The guard over a journal in a file.
 pub type FileGuard = Guard<SqliteJournal, Around>;
@@ -83,11 +85,11 @@ pub fn open(
             .map_err(|source| CannotUse::sqlite("make", path.as_path(), source))?;
         place::create(path, &image, &filesystem)?;
     }
-    let (mut journal, mut warnings) = writer::open(path, &filesystem, PATIENCE)?;
+    let (mut journal, mut warnings) = open_sqlite(path, &filesystem)?;
     let uid = journal.identity().uid;
     // The mark is read before the snapshot whose highest fence it is compared with.
     let (mark, read) = Mark::open(path, &uid)?;
-    let highest = writer::highest_fence(path, &journal)?;
+    let highest = highest_fence(path, &mut journal)?;
     mark::check(path, &read, highest)?;
     if read.rebuilt {
         mark.raise(0, highest)?;
@@ -114,11 +116,129 @@ pub fn open(
     })
 }
 
+/// A journal opened for an operator's verdicts.
+pub struct Desk {
+    /// The journal.
+    pub journal: SqliteJournal,
+    /// Its high-water mark, to be raised after a fence was committed.
+    pub mark: Mark,
+    /// Who is live.
+    pub locks: LockQuery,
+    /// What the owner should know.
+    pub warnings: Vec<Warning>,
+}
+
+/// Opens a journal that is there, to be written to without being a session.
+///
+/// # Errors
+///
+/// As [`open`], and [`CannotUse::Absent`]: a verdict never makes a journal.
+pub fn open_for_verdicts(path: &JournalPath) -> Result<Desk, CannotUse> {
+    let filesystem = filesystem::kind(path.folder())?;
+    if place::inspect(path)? == State::Absent {
+        return Err(CannotUse::Absent {
+            path: path.as_path().to_owned(),
+        });
+    }
+    let (mut journal, mut warnings) = open_sqlite(path, &filesystem)?;
+    let uid = journal.identity().uid;
+    // The mark is read before the snapshot whose highest fence it is compared with.
+    let (mark, read) = Mark::open(path, &uid)?;
+    let highest = highest_fence(path, &mut journal)?;
+    mark::check(path, &read, highest)?;
+    warnings.extend(read.warning(path, highest));
+    Ok(Desk {
+        journal,
+        mark,
+        locks: LockQuery::new(path),
+        warnings,
+    })
+}
+
+fn open_sqlite(
+    path: &JournalPath,
+    filesystem: &Filesystem,
+) -> Result<(SqliteJournal, Vec<Warning>), CannotUse> {
+    let opened = connection::open_patiently(path, Access::ReadWrite, filesystem, PATIENCE)?;
+    let shape = schema::shape(&opened.connection)
+        .map_err(|source| CannotUse::sqlite("read", path.as_path(), source))?;
+    let expected = schema::expected_shape()
+        .map_err(|source| CannotUse::sqlite("read", path.as_path(), source))?;
+    if shape != expected {
+        return Err(CannotUse::Damaged {
+            path: path.as_path().to_owned(),
+            why: "its tables are not those of this schema version".into(),
+        });
+    }
+    let warnings = opened.warnings.clone();
+    // A watch is never dropped while the process uses the journal: closing its descriptor would
+    // take SQLite's locks away.
+    let watches: Arc<Mutex<Vec<Watch>>> = Arc::default();
+    let first = Arc::new(Mutex::new(Some(opened)));
+    let connect = {
+        let watches = Arc::clone(&watches);
+        let path = path.clone();
+        let filesystem = filesystem.clone();
+        move || {
+            let ready = first.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let opened = match ready {
+                Some(opened) => opened,
+                None => connection::open(&path, Access::ReadWrite, &filesystem)
+                    .map_err(|error| unusable(&error))?,
+            };
+            connection::set_pragma(
+                &opened.connection,
+                &path,
+                "wal_autocheckpoint",
+                CHECKPOINT_PAGES,
+            )
+            .map_err(|error| unusable(&error))?;
+            watches
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(opened.watch);
+            Ok(opened.connection)
+        }
+    };
+    let still_there = move || {
+        let watches = watches.lock().unwrap_or_else(PoisonError::into_inner);
+        match watches.last().map(Watch::check) {
+            Some(Err(error)) => Err(unusable(&error)),
+            Some(Ok(())) | None => Ok(()),
+        }
+    };
+    let journal = SqliteJournal::open(Box::new(connect), Box::new(still_there))
+        .map_err(|error| damaged(path, &error))?;
+    Ok((journal, warnings))
+}
+
+/// Returns what it means for a call that a journal can't be used.
+#[must_use]
+pub fn unusable(error: &CannotUse) -> JournalError {
+    if error.is_busy() {
+        JournalError::Busy
+    } else if let CannotUse::Moved { path } | CannotUse::Absent { path } = error {
+        JournalError::Moved(path.display().to_string())
+    } else {
+        JournalError::ReadOnly(error.to_string())
+    }
+}
+
 fn damaged(path: &JournalPath, error: &JournalError) -> CannotUse {
     CannotUse::Damaged {
         path: path.as_path().to_owned(),
         why: error.to_string(),
     }
+}
+
+fn highest_fence(path: &JournalPath, journal: &mut SqliteJournal) -> Result<u64, CannotUse> {
+    journal
+        .connection()
+        .query_row("SELECT coalesce(max(fence), 0) FROM attempts", (), |row| {
+            row.get::<_, i64>(0)
+        })
+        .map(|fence| u64::try_from(fence).unwrap_or(0))
+        .map_err(|source| CannotUse::sqlite("read", path.as_path(), source))
 }
 
 /// Loads the key whose fingerprint the journal holds; makes one where redaction is first wanted.

@@ -166,7 +166,7 @@ fn journal(
     };
     if books::check(path)? == State::Absent {
         return Ok(Guarded::Later {
-            open: Box::new(move |row| open(row).map_err(|error| journal::writer::unusable(&error))),
+            open: Box::new(move |row| open(row).map_err(|error| books::unusable(&error))),
             row: Box::new(session_row()),
         });
     }

@@ -341,8 +341,11 @@ fn nothing_outlives_a_killed_proxy() {
     ] {
         let world = World::new();
         // A background job's input is /dev/null unless the shell is told otherwise.
-        let command = match command.strip_suffix(" & wait") {
-            Some(job) => format!("exec 3<&0; {job} <&3 3<&- & exec 3<&-; wait"),
+        let command = match command.strip_prefix("sh -c ") {
+            Some(rest) => format!(
+                "exec 3<&0; sh -c {}",
+                rest.replace("true' &", "true' <&3 &")
+            ),
             None => command,
         };
         let mut proxy = world.proxy().shell(&command).start();
