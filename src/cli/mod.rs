@@ -9,12 +9,14 @@
 //! `guard` and shows what it says.
 
 mod completions;
+mod confirm;
 mod demo;
 pub mod detail;
 pub mod error;
 pub mod escape;
 pub mod exit;
 pub mod filter;
+mod gc;
 #[cfg(test)]
 mod golden;
 mod hand;
@@ -22,6 +24,7 @@ pub mod logging;
 mod ls;
 pub mod output;
 mod pretty;
+mod progress;
 mod proxy_args;
 mod reading;
 mod resolve;
@@ -32,6 +35,7 @@ mod target;
 mod targets;
 pub mod values;
 mod verdict_json;
+mod verify;
 pub mod view;
 
 use std::ffi::OsString;
@@ -87,6 +91,8 @@ enum Command {
     Ls(ls::LsArgs),
     Show(show::ShowArgs),
     Resolve(resolve::ResolveArgs),
+    Verify(verify::VerifyArgs),
+    Gc(gc::GcArgs),
     Demo(demo::DemoArgs),
     Completions(completions::CompletionsArgs),
 }
@@ -164,6 +170,8 @@ fn dispatch(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<Ex
         Some(Command::Ls(args)) => ls::run(&args, env),
         Some(Command::Show(args)) => show::run(&args, env),
         Some(Command::Resolve(args)) => resolve::run(&args, env),
+        Some(Command::Verify(args)) => verify::run(&args, env),
+        Some(Command::Gc(args)) => gc::run(&args, env),
         Some(Command::Demo(args)) => demo::run(&args, env),
         Some(Command::Completions(args)) => completions::run(&args),
         None if cli.proxy.version.as_deref() == Some(PRINT_VERSION) => {

@@ -31,6 +31,8 @@ mod guard;
 mod join;
 mod journal;
 mod malformed;
+mod ops_gc;
+mod ops_verify;
 mod proxy;
 mod refusals;
 mod relay;
