@@ -430,7 +430,8 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             return Ok(Some(quarantine(Some(entry.clone()), Some(entry.seq))));
         }
         let is_live = self.is_live(entry.session);
-        let waits = is_live && entry.gave_up.is_none();
+        // The caller of a killed proxy went with it, while its upstream may still be at work.
+        let waits = entry.gave_up.is_none() && self.is_attended(entry.session);
         match entry.status {
             Status::Pending if entry.unanswered.is_some() || !is_live => {
                 if call.policy.in_doubt_scope == InDoubtScope::Call {
@@ -543,9 +544,8 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             Decision::Join => Ok(AdmissionVerdict::Join {
                 ticket: Ticket::of(entry),
                 is_ours: self.session == Some(entry.session),
-                limit: entry
-                    .gave_up
-                    .map(|_| call.policy.timeout.unwrap_or(self.options.join_max)),
+                limit: (entry.gave_up.is_some() || !self.is_attended(entry.session))
+                    .then(|| call.policy.timeout.unwrap_or(self.options.join_max)),
                 letter,
             }),
             Decision::Diverge | Decision::Fork | Decision::InFlight => {

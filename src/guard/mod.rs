@@ -46,6 +46,14 @@ pub trait Surroundings {
     /// The lock can't be asked for.
     fn is_live(&mut self, id: SessionId) -> std::io::Result<bool>;
 
+    /// Returns whether the session's proxy itself still runs: a live session whose proxy was
+    /// killed has only its upstream left, and nobody waits for its calls.
+    ///
+    /// # Errors
+    ///
+    /// The lock can't be asked for.
+    fn is_attended(&mut self, id: SessionId) -> std::io::Result<bool>;
+
     /// Returns whether there is room for a reservation and its outcome.
     fn has_room(&mut self) -> bool;
 
@@ -343,6 +351,14 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         let live = self.surroundings.is_live(session).unwrap_or(true);
         self.live.insert(session, live);
         live
+    }
+
+    /// Returns whether somebody may still wait for the session's calls.
+    fn is_attended(&mut self, session: SessionId) -> bool {
+        if self.session == Some(session) {
+            return true;
+        }
+        self.is_live(session) && self.surroundings.is_attended(session).unwrap_or(true)
     }
 
     /// Returns the signature under the scheme that new entries get.

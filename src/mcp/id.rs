@@ -42,6 +42,17 @@ impl<'a> RawId<'a> {
     }
 }
 
+impl RawId<'_> {
+    /// Returns a key for this very spelling, equal to no [`RawId::key`]: for two ids in flight
+    /// that are one number in two spellings.
+    pub fn spelling(self) -> IdKey {
+        IdKey {
+            is_string: json::kind(self.0) == Kind::String,
+            text: [b"=", self.0].concat().into(),
+        }
+    }
+}
+
 impl fmt::Debug for RawId<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "RawId({})", String::from_utf8_lossy(self.0))

@@ -74,6 +74,7 @@ pub fn open(
     path: &JournalPath,
     workflow: Option<WorkflowId>,
     redacts: bool,
+    join_max: Duration,
     guardian: Arc<Mutex<Guardian>>,
     session: Session,
 ) -> Result<Books, CannotUse> {
@@ -107,7 +108,7 @@ pub fn open(
         workflow,
         redacts,
         key,
-        join_max: Duration::from_secs(30),
+        join_max,
     };
     Ok(Books {
         guard: Guard::new(journal, around, options, session),
@@ -173,7 +174,9 @@ fn open_sqlite(
     Ok((journal, warnings))
 }
 
-fn unusable(error: &CannotUse) -> JournalError {
+/// Returns what it means for a call that a journal can't be used.
+#[must_use]
+pub fn unusable(error: &CannotUse) -> JournalError {
     if error.is_busy() {
         JournalError::Busy
     } else if matches!(error, CannotUse::Moved { .. } | CannotUse::Absent { .. }) {
@@ -241,22 +244,33 @@ pub fn random() -> [u8; 16] {
     bytes
 }
 
+/// Returns the number under which a proxy holds the lock that is its own alone.
+fn attended(id: SessionId) -> u64 {
+    id.0 | 1 << 62
+}
+
 /// The world around a journal in a file.
 pub struct Around {
     path: JournalPath,
     mark: Mark,
     query: LockQuery,
-    lock: Option<(SessionId, SessionLock)>,
+    /// The session's lock, which the guardian shares, and the proxy's own, which it does not.
+    lock: Option<(SessionId, SessionLock, SessionLock)>,
     guardian: Arc<Mutex<Guardian>>,
     has_warned: bool,
 }
 
 impl Surroundings for Around {
     fn take_session(&mut self, id: SessionId) -> std::io::Result<bool> {
-        if self.lock.as_ref().is_some_and(|(held, _)| *held == id) {
+        if self.lock.as_ref().is_some_and(|(held, ..)| *held == id) {
             return Ok(true);
         }
         let Some(lock) = SessionLock::acquire(&self.path, id.0).map_err(std::io::Error::other)?
+        else {
+            return Ok(false);
+        };
+        let Some(own) =
+            SessionLock::acquire(&self.path, attended(id)).map_err(std::io::Error::other)?
         else {
             return Ok(false);
         };
@@ -268,12 +282,16 @@ impl Surroundings for Around {
             self.has_warned = true;
             tracing::warn!("the guardian can't share the session's lock: {error}");
         }
-        self.lock = Some((id, lock));
+        self.lock = Some((id, lock, own));
         Ok(true)
     }
 
     fn is_live(&mut self, id: SessionId) -> std::io::Result<bool> {
         self.query.is_live(id.0)
+    }
+
+    fn is_attended(&mut self, id: SessionId) -> std::io::Result<bool> {
+        self.query.is_live(attended(id))
     }
 
     fn has_room(&mut self) -> bool {
@@ -282,7 +300,7 @@ impl Surroundings for Around {
     }
 
     fn raise_mark(&mut self, fence: Fence) {
-        let session = self.lock.as_ref().map_or(0, |(id, _)| id.0);
+        let session = self.lock.as_ref().map_or(0, |(id, ..)| id.0);
         if let Err(error) = self.mark.raise(session, fence.0)
             && !self.has_warned
         {

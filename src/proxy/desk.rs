@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use super::books::{FileGuard, now};
 use crate::guard::{Done, Op};
-use crate::journal::{Journal as _, JournalError};
+use crate::journal::{Journal as _, JournalError, Session};
 
 /// A commit that takes longer sends the next ones to the thread.
 const SLOW: Duration = Duration::from_millis(5);
@@ -32,6 +32,44 @@ pub(super) struct Answer {
     pub(super) result: Result<Vec<Done>, JournalError>,
 }
 
+/// The guard, or how to get one: a journal that does not exist is made with the first batch, since
+/// some clients start a proxy only to probe the upstream.
+pub(super) enum Guarded {
+    /// The journal is open.
+    Open(Box<FileGuard>),
+    /// It is not there yet.
+    Later {
+        /// Makes and opens it.
+        open: Opener,
+        /// What is known of the run so far.
+        row: Box<Session>,
+    },
+}
+
+/// Makes and opens a journal.
+pub(super) type Opener = Box<dyn FnMut(Session) -> Result<FileGuard, JournalError> + Send>;
+
+impl Guarded {
+    fn guard(&mut self) -> Result<&mut FileGuard, JournalError> {
+        if let Self::Later { open, row } = self {
+            let guard = open(row.as_ref().clone())?;
+            *self = Self::Open(Box::new(guard));
+        }
+        match self {
+            Self::Open(guard) => Ok(guard),
+            Self::Later { .. } => Err(JournalError::Failed("the journal is not open".into())),
+        }
+    }
+
+    /// Changes what is known of this run.
+    pub(super) fn describe(&mut self, change: impl FnOnce(&mut Session)) {
+        match self {
+            Self::Open(guard) => guard.describe(change),
+            Self::Later { row, .. } => change(row),
+        }
+    }
+}
+
 struct Work {
     ops: Vec<Op>,
     reconnects: bool,
@@ -39,7 +77,7 @@ struct Work {
 
 /// Where batches are handed in.
 pub(super) struct Desk {
-    guard: Arc<Mutex<FileGuard>>,
+    guard: Arc<Mutex<Guarded>>,
     to_thread: Sender<Work>,
     from_thread: Receiver<(Answer, Duration)>,
     bell: UnixStream,
@@ -53,7 +91,7 @@ impl Desk {
     /// # Errors
     ///
     /// No thread or no socket pair can be had.
-    pub(super) fn new(guard: FileGuard) -> std::io::Result<Self> {
+    pub(super) fn new(guard: Guarded) -> std::io::Result<Self> {
         let guard = Arc::new(Mutex::new(guard));
         let (to_thread, work) = channel::<Work>();
         let (answers, from_thread) = channel();
@@ -133,24 +171,42 @@ impl Desk {
         self.bell.as_fd()
     }
 
-    /// Does something with the guard, unless the thread has it just now.
-    pub(super) fn with_guard<T>(&mut self, act: impl FnOnce(&mut FileGuard) -> T) -> Option<T> {
+    /// Changes what is known of this run, unless the thread has the guard just now. Returns
+    /// whether it did.
+    pub(super) fn describe(&mut self, change: impl FnOnce(&mut Session)) -> bool {
         match self.guard.try_lock() {
-            Ok(mut guard) => Some(act(&mut guard)),
-            Err(_) => None,
+            Ok(mut guard) => {
+                guard.describe(change);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Closes the journal, which moves its log into it. Not if the thread is still at work.
+    pub(super) fn close(self) {
+        let Self {
+            guard, to_thread, ..
+        } = self;
+        drop(to_thread);
+        if let Ok(mut guard) = guard.try_lock() {
+            *guard = Guarded::Later {
+                open: Box::new(|_| Err(JournalError::Failed("the run is over".into()))),
+                row: Box::default(),
+            };
         }
     }
 }
 
-fn run(guard: &Mutex<FileGuard>, work: Work) -> (Answer, Duration) {
+fn run(guard: &Mutex<Guarded>, work: Work) -> (Answer, Duration) {
     let mut guard = guard.lock().unwrap_or_else(PoisonError::into_inner);
     let start = Instant::now();
-    let result = if work.reconnects {
-        guard.journal().reconnect()
-    } else {
-        Ok(())
-    };
-    let result = result.and_then(|()| guard.run(&work.ops, now()));
+    let result = guard.guard().and_then(|guard| {
+        if work.reconnects {
+            guard.journal().reconnect()?;
+        }
+        guard.run(&work.ops, now())
+    });
     (
         Answer {
             ops: work.ops,

@@ -46,8 +46,10 @@ const OUTCOME_PATIENCE: Duration = Duration::from_secs(30);
 /// How long an outcome is tried again on a disk that is full or read-only.
 const FULL_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The longest pause between two tries.
-const RETRY_PAUSE_MAX: Duration = Duration::from_millis(50);
+/// The shortest and the longest pause between two tries: SQLite's lock has no queue, so who looks
+/// seldom gets it seldom.
+const RETRY_PAUSE_MIN: Duration = Duration::from_millis(1);
+const RETRY_PAUSE_MAX: Duration = Duration::from_millis(8);
 
 /// How long what the upstream left in its pipes is awaited once its process has ended: somebody
 /// else may hold them open.
@@ -71,10 +73,16 @@ pub(super) struct Edges {
 /// A batch that must be tried again.
 struct Retry {
     ops: Vec<Op>,
-    since: Instant,
     next: Instant,
-    pause: Duration,
     reconnects: bool,
+    tries: Tries,
+}
+
+/// How long a batch has been tried, and how long the last pause was.
+#[derive(Clone, Copy)]
+struct Tries {
+    since: Instant,
+    pause: Duration,
 }
 
 /// The upstream's side.
@@ -95,6 +103,8 @@ pub(super) struct Driver {
     guardian: Arc<Mutex<Guardian>>,
     desk: Option<Desk>,
     retry: Option<Retry>,
+    /// Of the batch that the journal has now, if it is not its first try.
+    tries: Option<Tries>,
     ladder: Option<Ladder>,
     /// The group is gone, or nothing more can be done about it.
     group_over: bool,
@@ -111,7 +121,7 @@ impl Driver {
     pub(super) fn new(
         session: Session,
         edges: Edges,
-        upstream: io::Result<(Upstream, Pipes)>,
+        upstream: Result<(Upstream, Pipes), String>,
         guardian: Arc<Mutex<Guardian>>,
         desk: Option<Desk>,
     ) -> Self {
@@ -123,6 +133,7 @@ impl Driver {
             guardian,
             desk,
             retry: None,
+            tries: None,
             ladder: None,
             group_over: false,
             gave_up_on_group: false,
@@ -148,7 +159,7 @@ impl Driver {
             Err(error) => {
                 driver.group_over = true;
                 let end = UpstreamEnd {
-                    not_started: Some(error.to_string()),
+                    not_started: Some(error),
                     ..UpstreamEnd::default()
                 };
                 driver.session.upstream_ended(end, 0, now);
@@ -246,7 +257,8 @@ impl Driver {
                     Line::Whole(line) => self.session.client_line(line),
                     Line::TooLong { prefix, discarded } => {
                         let bytes = prefix.len() as u64 + discarded;
-                        self.session.client_line_too_long(&prefix, bytes);
+                        let tail = self.edges.client_in.take_tail();
+                        self.session.client_line_too_long(&prefix, &tail, bytes);
                     }
                 }
                 if lines >= LINES_MAX {
@@ -474,16 +486,12 @@ impl Driver {
             self.take_answer(answer, now);
             return true;
         }
-        if let Some(retry) = &self.retry {
-            if now < retry.next {
-                return false;
-            }
-            let ops = self
-                .retry
-                .as_mut()
-                .map(|retry| std::mem::take(&mut retry.ops));
-            let reconnects = self.retry.as_ref().is_some_and(|retry| retry.reconnects);
-            return self.submit(ops.unwrap_or_default(), reconnects, now);
+        if self.retry.as_ref().is_some_and(|retry| now < retry.next) {
+            return false;
+        }
+        if let Some(retry) = self.retry.take() {
+            self.tries = Some(retry.tries);
+            return self.submit(retry.ops, retry.reconnects, now);
         }
         if self.session.has_only_lazy_ops() && self.has_input() {
             // A delivery's mark rides on the next commit, which is about to come.
@@ -493,20 +501,18 @@ impl Driver {
             && let Some(desk) = &mut self.desk
         {
             let known = self.session.known().clone();
-            let told = desk.with_guard(|guard| {
-                guard.describe(|row| {
-                    if let Some((name, version)) = known.upstream {
-                        row.upstream_name = Some(name);
-                        row.upstream_version = Some(version);
-                    }
-                    if let Some((name, version)) = known.client {
-                        row.client_name = Some(name);
-                        row.client_version = Some(version);
-                    }
-                    row.protocol_version = known.protocol_version.or(row.protocol_version.take());
-                });
+            let is_told = desk.describe(|row| {
+                if let Some((name, version)) = known.upstream {
+                    row.upstream_name = Some(name);
+                    row.upstream_version = Some(version);
+                }
+                if let Some((name, version)) = known.client {
+                    row.client_name = Some(name);
+                    row.client_version = Some(version);
+                }
+                row.protocol_version = known.protocol_version.or(row.protocol_version.take());
             });
-            if told.is_some() {
+            if is_told {
                 self.session.told_news();
             }
         }
@@ -531,7 +537,7 @@ impl Driver {
 
     fn take_answer(&mut self, answer: Answer, now: Instant) {
         let Answer { ops, result } = answer;
-        let before = self.retry.take();
+        let tries = self.tries.take();
         let error = match result {
             Ok(done) => {
                 drop(ops);
@@ -540,7 +546,7 @@ impl Driver {
             }
             Err(error) => error,
         };
-        let since = before.as_ref().map_or(now, |retry| retry.since);
+        let since = tries.map_or(now, |tries| tries.since);
         let waited = now.saturating_duration_since(since);
         let is_urgent = self.session.phase().is_urgent();
         let mut ops = ops;
@@ -568,15 +574,14 @@ impl Driver {
             self.session.journal_failed(ops, &error, now);
             return;
         }
-        let pause = before.as_ref().map_or(Duration::from_millis(1), |retry| {
-            (retry.pause * 2).min(RETRY_PAUSE_MAX)
+        let pause = tries.map_or(RETRY_PAUSE_MIN, |tries| {
+            (tries.pause * 2).min(RETRY_PAUSE_MAX)
         });
         self.retry = Some(Retry {
             ops,
-            since,
             next: now + pause,
-            pause,
             reconnects: error != JournalError::Busy,
+            tries: Tries { since, pause },
         });
     }
 
@@ -772,6 +777,12 @@ impl Driver {
             }
         }
         self.edges.client_out.close();
+        // Hosts that have sent a signal do not wait for a log to be moved.
+        if let Some(desk) = self.desk.take()
+            && !self.session.phase().is_urgent()
+        {
+            desk.close();
+        }
         let guardian = std::mem::replace(
             &mut *self.guardian.lock().unwrap_or_else(PoisonError::into_inner),
             Guardian::absent(),

@@ -1,14 +1,15 @@
 //! One run of the proxy, from its settings to its end.
 //!
 //! The order matters: what can be refused is refused before the upstream is started; the guardian
-//! stands before there is anybody to guard; the journal is made while the upstream starts.
+//! stands before there is anybody to guard; a journal that is there is opened and checked before
+//! the upstream runs, one that is not is made with the first call.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::books;
 use super::child::{Upstream, UpstreamCommand};
-use super::desk::Desk;
+use super::desk::{Desk, Guarded};
 use super::driver::{Driver, Edges};
 use super::group::boot_id;
 use super::guardian::Guardian;
@@ -17,9 +18,13 @@ use super::session::{self, RunEnd, Session};
 use super::signals::Signals;
 use super::stderr::StderrSink;
 use crate::journal::cannot_use::CannotUse;
-use crate::journal::place::JournalPath;
+use crate::journal::place::{JournalPath, State};
 use crate::journal::{self};
 use crate::rules::ids::WorkflowId;
+
+/// For how long a caller waits for a call whose own caller gave up, where no timeout is set
+/// (contract, section 5).
+const JOIN_MAX: Duration = Duration::from_secs(30);
 
 /// What a run needs to know.
 #[derive(Clone, Debug)]
@@ -69,86 +74,55 @@ fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> Failure {
 /// The run did not begin: the journal can't be used, or the system refused. Nothing was sent to
 /// an upstream.
 pub fn run(settings: Settings) -> Result<RunEnd, Failure> {
-    if let Some(journal) = &settings.journal {
-        books::check(journal)?;
-    }
     let signals = Signals::install().map_err(system("signal handlers can't be installed"))?;
     let client_out = Sink::stdout().map_err(system("standard output can't be used"))?;
     if let Ok(sink) = Sink::stderr() {
         settings.stderr.queue_to(sink);
     }
-    let mut guardian = Guardian::spawn().unwrap_or_else(|error| {
+    let guardian = Guardian::spawn().unwrap_or_else(|error| {
         tracing::warn!(
             "no guardian: if checkpoint is killed, the upstream may outlive it: {error}"
         );
         Guardian::absent()
     });
-    // An existing journal that can't be used is refused before the upstream runs; a new one is
-    // made while it starts.
-    let is_new = settings
-        .journal
-        .as_ref()
-        .is_some_and(|journal| !journal.as_path().exists());
-    let guardian_first = if is_new || settings.journal.is_none() {
-        None
-    } else {
-        Some(())
-    };
-    let mut upstream = None;
-    if guardian_first.is_none() {
-        upstream = Some(Upstream::spawn(&settings.upstream, &mut guardian));
-    }
     let guardian = Arc::new(Mutex::new(guardian));
-    let opened = match &settings.journal {
-        None => None,
-        Some(path) => {
-            let row = session_row();
-            match books::open(
-                path,
-                settings.workflow.clone(),
-                settings.redacts,
-                Arc::clone(&guardian),
-                row,
-            ) {
-                Ok(books) => Some(books),
-                Err(error) => {
-                    end_unused(upstream);
-                    return Err(error.into());
-                }
-            }
-        }
-    };
-    let upstream = match upstream {
-        Some(upstream) => upstream,
-        None => {
-            let mut guardian = guardian
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
-            Upstream::spawn(&settings.upstream, &mut guardian)
-        }
-    };
-    if let Ok((process, _)) = &upstream
-        && let Some(error) = process.unguarded()
-    {
-        tracing::warn!("the guardian does not know the upstream: {error}");
-    }
-    let desk = match opened {
+    let mut guarded = match &settings.journal {
         None => {
             tracing::warn!("no --journal: calls are relayed and not recorded");
             None
         }
-        Some(mut books) => {
-            for warning in &books.warnings {
-                tracing::warn!("{warning}");
-            }
-            if let Ok((process, _)) = &upstream {
-                let (pgid, ticks) = (process.pgid(), process.started_at_ticks());
-                books.guard.describe(|row| {
-                    row.upstream_pgid = u32::try_from(pgid).ok();
-                    row.upstream_started_at = Some(ticks);
-                });
-            }
-            Some(Desk::new(books.guard).map_err(system("the journal's thread can't be started"))?)
+        Some(path) => Some(journal(path, &settings, &guardian)?),
+    };
+    let upstream = {
+        let mut guardian = guardian.lock().unwrap_or_else(PoisonError::into_inner);
+        Upstream::spawn(&settings.upstream, &mut guardian)
+    };
+    if let Ok((process, _)) = &upstream {
+        if let Some(error) = process.unguarded() {
+            tracing::warn!("the guardian does not know the upstream: {error}");
+        }
+        let (pgid, ticks) = (process.pgid(), process.started_at_ticks());
+        if let Some(guarded) = &mut guarded {
+            guarded.describe(|row| {
+                row.upstream_pgid = u32::try_from(pgid).ok();
+                row.upstream_started_at = Some(ticks);
+            });
+        }
+    }
+    let upstream = upstream.map_err(|error| match &settings.upstream {
+        // The program's name and no argument: those may hold secrets.
+        UpstreamCommand::Argv(words) => {
+            let program = words
+                .first()
+                .map(|word| word.to_string_lossy().into_owned());
+            format!("{}: {error}", program.unwrap_or_default())
+        }
+        UpstreamCommand::Shell(_) => format!("/bin/sh: {error}"),
+    });
+    let desk = match guarded {
+        None => None,
+        Some(guarded) => {
+            Some(Desk::new(guarded).map_err(system("the journal's thread can't be started"))?)
         }
     };
     let session = Session::new(settings.session);
@@ -163,17 +137,40 @@ pub fn run(settings: Settings) -> Result<RunEnd, Failure> {
     Ok(session.run_end())
 }
 
-/// Ends an upstream that was started for nothing: its journal could not be made.
-fn end_unused(upstream: Option<std::io::Result<(Upstream, super::child::Pipes)>>) {
-    let Some(Ok((mut process, pipes))) = upstream else {
-        return;
+/// Opens the journal, or says how to make one that is not there yet.
+fn journal(
+    path: &JournalPath,
+    settings: &Settings,
+    guardian: &Arc<Mutex<Guardian>>,
+) -> Result<Guarded, Failure> {
+    let workflow = settings.workflow.clone();
+    let redacts = settings.redacts;
+    let join_max = settings.session.call_timeout.unwrap_or(JOIN_MAX);
+    let guardian = Arc::clone(guardian);
+    let open = {
+        let path = path.clone();
+        move |row| {
+            let books = books::open(
+                &path,
+                workflow.clone(),
+                redacts,
+                join_max,
+                Arc::clone(&guardian),
+                row,
+            )?;
+            for warning in &books.warnings {
+                tracing::warn!("{warning}");
+            }
+            Ok::<_, CannotUse>(books.guard)
+        }
     };
-    drop(pipes);
-    let _ = process.signal_group(nix::sys::signal::Signal::SIGKILL);
-    let deadline = std::time::Instant::now() + Duration::from_secs(1);
-    while process.group_alive() && std::time::Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(2));
+    if books::check(path)? == State::Absent {
+        return Ok(Guarded::Later {
+            open: Box::new(move |row| open(row).map_err(|error| books::unusable(&error))),
+            row: Box::new(session_row()),
+        });
     }
+    Ok(Guarded::Open(Box::new(open(session_row())?)))
 }
 
 fn session_row() -> journal::Session {

@@ -341,7 +341,10 @@ fn nothing_outlives_a_killed_proxy() {
     ] {
         let world = World::new();
         // A background job's input is /dev/null unless the shell is told otherwise.
-        let command = command.replace("true' &", "true' <&0 &");
+        let command = match command.strip_prefix("sh -c ") {
+            Some(rest) => format!("exec 3<&0; sh -c {}", rest.replace("true' &", "true' <&3 &")),
+            None => command,
+        };
         let mut proxy = world.proxy().shell(&command).start();
         let grandchild = world.pid_of("grandchild", 1);
         let upstream = hold_call(&world, &mut proxy);

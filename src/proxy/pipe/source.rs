@@ -68,8 +68,13 @@ pub struct Source {
     pub(super) partial: Vec<u8>,
     /// While a line over the limit is read past: how many bytes beyond `partial` went away.
     discarded: Option<u64>,
+    /// The last bytes of what is read past: several SDKs write the id at the end.
+    tail: Vec<u8>,
     is_at_eof: bool,
 }
+
+/// How much of the end of a line over the limit is kept, in bytes.
+const TAIL_BYTES_MAX: usize = 4 * 1024;
 
 impl Source {
     /// Reads a descriptor whose open file description is ours alone, and makes it non-blocking.
@@ -101,6 +106,7 @@ impl Source {
             unread: 0..0,
             partial: Vec::new(),
             discarded: None,
+            tail: Vec::new(),
             is_at_eof: false,
         }
     }
@@ -189,6 +195,12 @@ impl Source {
         &self.read[all]
     }
 
+    /// Takes the last bytes, [`TAIL_BYTES_MAX`] at most, of the last [`Line::TooLong`]; they may
+    /// overlap its prefix.
+    pub fn take_tail(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.tail)
+    }
+
     /// Whether bytes have been read that no line has taken: call `next_line` before polling.
     #[must_use]
     pub fn has_unread(&self) -> bool {
@@ -210,6 +222,9 @@ impl Source {
     /// Adds a piece without `\n` to the begun line, or to what is discarded of it.
     fn append(&mut self, piece: std::ops::Range<usize>, max: usize) {
         let piece = &self.read[piece];
+        if self.discarded.is_some() {
+            keep_last(&mut self.tail, piece);
+        }
         if let Some(count) = &mut self.discarded {
             // A limit below the prefix's size must not make the prefix depend on the reads' sizes.
             let room = PREFIX_BYTES_MAX.saturating_sub(self.partial.len());
@@ -226,6 +241,10 @@ impl Source {
                 let room = PREFIX_BYTES_MAX - prefix.len();
                 prefix.extend_from_slice(&part[..part.len().min(room)]);
             }
+            self.tail.clear();
+            let from = self.partial.len().saturating_sub(TAIL_BYTES_MAX);
+            keep_last(&mut self.tail, &self.partial[from..]);
+            keep_last(&mut self.tail, piece);
             self.discarded = Some((kept_bytes - prefix.len()) as u64);
             self.partial = prefix;
             return;
@@ -254,6 +273,14 @@ impl AsFd for Source {
             Input::Stdin(stdin) => stdin.as_fd(),
         }
     }
+}
+
+/// Adds bytes and keeps the last [`TAIL_BYTES_MAX`] of all.
+fn keep_last(tail: &mut Vec<u8>, piece: &[u8]) {
+    let piece = &piece[piece.len().saturating_sub(TAIL_BYTES_MAX)..];
+    let over = (tail.len() + piece.len()).saturating_sub(TAIL_BYTES_MAX);
+    tail.drain(..over.min(tail.len()));
+    tail.extend_from_slice(piece);
 }
 
 /// Makes room for `more` bytes; a large line grows by an eighth, so its time stays linear.

@@ -132,6 +132,11 @@ impl Session {
         refusal.tool = Some(flight.call.tool.clone());
         refusal.incoming_signature = Some(shown_signature(flight.signature, entry));
         if let Some(entry) = entry {
+            if entry.tool != flight.call.tool {
+                let incoming = crate::json::quote(&flight.call.tool);
+                refusal.more.push(("incoming_tool", incoming));
+            }
+            refusal.tool = Some(entry.tool.clone());
             refusal.seq = Some(entry.seq.0);
             refusal.attempt = Some(u64::from(entry.attempt));
             refusal.journaled = Some(Journaled {

@@ -9,7 +9,7 @@ use crate::guard::{Call, Op, Round};
 use crate::journal::Payload;
 use crate::json;
 use crate::mcp::call::{self, Malformed};
-use crate::mcp::frame::{ClientLine, IdKey, LineRefusal, Passing, RawId, read_client};
+use crate::mcp::frame::{ClientLine, IdKey, LineRefusal, Passing, read_client};
 use crate::mcp::outcome;
 use crate::mcp::reply::{Refusal, RefusalKind};
 use crate::rules::entry::GaveUp;
@@ -31,14 +31,19 @@ impl Session {
     /// Takes a whole line of the client's, its `\n` included.
     pub fn client_line(&mut self, line: Vec<u8>) {
         let line = Arc::new(line);
+        let mut is_header = false;
         let step = match read_client(&line) {
+            ClientLine::Blank if self.after_header => Step::Done,
             ClientLine::Blank => Step::Pass,
             ClientLine::Header => {
-                self.say(
-                    Level::Warn,
-                    "the client sends Content-Length headers: that framing is not MCP stdio, \
-                     which is one JSON message a line; the header is not forwarded",
-                );
+                is_header = true;
+                if !std::mem::replace(&mut self.met_header, true) {
+                    self.say(
+                        Level::Warn,
+                        "the client sends Content-Length headers: that framing is not MCP stdio, \
+                         which is one JSON message a line; headers are not forwarded",
+                    );
+                }
                 Step::Done
             }
             ClientLine::Refused(refused) => {
@@ -48,6 +53,7 @@ impl Session {
             ClientLine::Pass(passing) => self.passing(&passing, &line),
             ClientLine::Call(call) => self.call(&call, &line),
         };
+        self.after_header = is_header;
         match step {
             Step::Done => {}
             Step::Pass => self.up.push(unshare(line)),
@@ -56,6 +62,7 @@ impl Session {
                 let op = Op::Admit(flight.call.clone());
                 // The op has the arguments; the flight keeps the rest, for when it asks again.
                 flight.call.arguments = None;
+                self.met_call = true;
                 self.flights.insert(key.clone(), *flight);
                 self.ops.push((Asked::Admission(key), op));
             }
@@ -63,20 +70,18 @@ impl Session {
     }
 
     /// Takes note of a line that was longer than `--max-message-bytes`. It is not forwarded.
-    pub fn client_line_too_long(&mut self, prefix: &[u8], bytes: u64) {
+    pub fn client_line_too_long(&mut self, prefix: &[u8], tail: &[u8], bytes: u64) {
         let mut refusal = Refusal::new(RefusalKind::MessageTooLarge);
         refusal.reason = Some(format!("a line of {bytes} bytes"));
         // The id may stand in what was kept; where it does not, nobody can be told.
-        let id = json::tolerant_members(prefix)
-            .into_iter()
-            .flatten()
-            .filter(|member| &*member.key == b"id")
-            .find_map(|member| RawId::new(member.value));
+        let id = super::upstream::id_of_long_line(prefix, tail);
         self.say(
             Level::Warn,
             format!("a line of {bytes} bytes from the client is over --max-message-bytes"),
         );
-        self.note_refusal(&refusal);
+        if self.met_call {
+            self.note_refusal(&refusal);
+        }
         let line = crate::mcp::reply::refusal_as_error(id, &refusal);
         self.down.push(line);
     }
@@ -92,7 +97,8 @@ impl Session {
     fn refuse_line(&mut self, refused: &LineRefusal<'_>) {
         let refusal = Refusal::of_line(refused);
         self.say(Level::Warn, refusal_said(&refusal));
-        if refused.is_call || self.options.is_journaled {
+        // A line that is no call does not make a journal where there is none.
+        if refused.is_call || self.met_call {
             self.note_refusal(&refusal);
         }
         let line = crate::mcp::reply::refusal_as_error(refused.id, &refusal);
@@ -107,8 +113,11 @@ impl Session {
             return Step::Pass;
         };
         if method == "notifications/cancelled"
-            && let Some(key) = passing.params.and_then(cancelled)
+            && let Some(id) = passing
+                .params
+                .and_then(crate::mcp::frame::cancelled_request_id)
         {
+            let key = self.in_flight(id).unwrap_or_else(|| id.key());
             return self.cancel(&key, line);
         }
         let Some(id) = passing.id else {
@@ -142,18 +151,22 @@ impl Session {
             "subscriptions/listen" => PassingKind::Listen,
             _ => PassingKind::Other,
         };
-        self.passing.insert(
-            id.key(),
-            PassingRequest {
-                id: id.as_bytes().to_vec(),
-                kind,
-            },
-        );
+        // One that reuses an id in flight passes, too: whose answer comes is the client's to judge.
+        if let Some(key) = self.free_key(id) {
+            self.settled.forget(&key);
+            self.ours.forget(&key);
+            self.passing.insert(
+                key,
+                PassingRequest {
+                    id: id.as_bytes().to_vec(),
+                    kind,
+                },
+            );
+        }
         Step::Pass
     }
 
     fn call(&mut self, call: &call::Call<'_>, line: &Arc<Vec<u8>>) -> Step {
-        let key = call.id.key();
         let is_stateless = call.protocol_version.is_some();
         if let Some(info) = call
             .meta
@@ -161,13 +174,15 @@ impl Session {
         {
             self.known.read_client_info(info.value);
         }
-        if self.flights.contains_key(&key) || self.passing.contains_key(&key) {
+        let Some(key) = self.free_key(call.id) else {
             let mut refused = Refusal::new(RefusalKind::InvalidRequest);
             refused.reason = Some("its id is still in flight".into());
             refused.tool = Some(call.name.clone().into_owned());
             self.refuse_early(call, is_stateless, refused);
             return Step::Done;
-        }
+        };
+        self.settled.forget(&key);
+        self.ours.forget(&key);
         if !self.options.is_journaled
             || (self.options.trusts_annotations && self.known.is_read_only(&call.name))
         {
@@ -283,14 +298,23 @@ impl Session {
     fn refuse_early(&mut self, call: &call::Call<'_>, is_stateless: bool, refusal: Refusal) {
         self.say(Level::Warn, refusal_said(&refusal));
         self.note_refusal(&refusal);
-        let line = self.refusal_line(Some(call.id), &refusal, call.is_explicit(), is_stateless);
+        // A request that is not valid as such is the client program's fault, not a model's.
+        let is_explicit = call.is_explicit() || refusal.kind == RefusalKind::InvalidRequest;
+        let line = self.refusal_line(Some(call.id), &refusal, is_explicit, is_stateless);
         self.down.push(line);
+        if self.in_flight(call.id).is_none() {
+            self.ours.add(call.id.key());
+        }
     }
 
     /// A cancellation goes to the upstream only where the upstream has that call under that id,
     /// and nobody else waits for it (contract, section 4.12).
     fn cancel(&mut self, key: &IdKey, line: &Arc<Vec<u8>>) -> Step {
         let Some(flight) = self.flights.get_mut(key) else {
+            if self.ours.has(key) {
+                // The upstream never got that call under that id.
+                return Step::Done;
+            }
             return Step::Pass;
         };
         if flight.is_cancelled {
@@ -304,8 +328,8 @@ impl Session {
                 Step::Done
             }
             Stage::Joining { .. } => {
-                flight.is_cancelled = true;
                 self.flights.remove(key);
+                self.ours.add(key.clone());
                 Step::Done
             }
             Stage::Forwarded(forwarded) => {
@@ -354,10 +378,6 @@ pub(super) fn refusal_said(refusal: &Refusal) -> String {
         let _ = write!(text, ": {reason}");
     }
     text
-}
-
-fn cancelled(params: &[u8]) -> Option<IdKey> {
-    crate::mcp::frame::cancelled_request_id(params).map(RawId::key)
 }
 
 fn round_of(call: &call::Call<'_>) -> Round {

@@ -473,7 +473,7 @@ impl Session {
     /// Asks for the session's end to be written, with whatever else still waits.
     pub fn close_session(&mut self) {
         self.flush_lazy();
-        if self.options.is_journaled {
+        if self.met_call {
             self.ops.push((Asked::Nobody, Op::EndSession));
         }
     }

@@ -120,6 +120,7 @@ impl Session {
                 if !flight.waits() {
                     return;
                 }
+                self.ours.add(key.clone());
                 let undelivered = replay.entry.is_undelivered();
                 let ticket = undelivered.then(|| Ticket::of(&replay.entry));
                 match self.replay_line(&flight, admission, replay) {
@@ -173,6 +174,7 @@ impl Session {
                     }));
                 }
                 if is_over && let Some(flight) = self.flights.remove(key) {
+                    self.ours.add(key.clone());
                     let mut refusal = Refusal::new(RefusalKind::InFlight);
                     refusal.workflow_id = Some(admission.workflow.0.clone());
                     refusal.branch = Some(u64::from(admission.branch));
@@ -188,6 +190,7 @@ impl Session {
                 let Some(flight) = self.flights.remove(key) else {
                     return;
                 };
+                self.ours.add(key.clone());
                 let refusal = self.refusal_of(&flight, admission, refused);
                 self.refuse_flight(&flight, &refusal);
             }
@@ -222,7 +225,6 @@ impl Session {
             overdue_at: limit.map(|limit| now + limit),
         });
         self.owners.insert(ticket.fence, key.clone());
-        self.settled.remove(key);
         self.up.push_call(unshare(line), key.clone());
         let held_back = std::mem::take(&mut flight.held_back);
         if !held_back.is_empty() {

@@ -211,9 +211,16 @@ pub struct Session {
     undelivered: VecDeque<(u64, Ticket)>,
     delivered_offset: u64,
     phase: Phase,
-    /// Upstream calls that were settled, by id: a second answer is dropped and recorded.
-    settled: HashSet<IdKey>,
-    settled_order: VecDeque<IdKey>,
+    /// Calls that the upstream has answered: a second answer is dropped and recorded.
+    settled: RecentIds,
+    /// Calls that we have answered without the upstream: their cancellation is not its business.
+    ours: RecentIds,
+    /// The client's header framing was complained about.
+    met_header: bool,
+    /// The line before was a header: the empty line that ends it is none of the upstream's.
+    after_header: bool,
+    /// A call was asked about: from then on there is a session.
+    met_call: bool,
     /// Set when the outcome of a call could not be written: no further call is taken.
     latched: Option<&'static str>,
     /// An in-doubt refusal was given.
@@ -235,8 +242,37 @@ pub enum Level {
     Debug,
 }
 
-/// How many settled ids are remembered for second answers.
-const SETTLED_MAX: usize = 4096;
+/// How many ids of calls that are over are remembered.
+const RECENT_MAX: usize = 4096;
+
+/// Ids of calls that are over, the newest of them.
+#[derive(Debug, Default)]
+struct RecentIds {
+    ids: HashSet<IdKey>,
+    order: VecDeque<IdKey>,
+}
+
+impl RecentIds {
+    fn add(&mut self, key: IdKey) {
+        if self.ids.insert(key.clone()) {
+            self.order.push_back(key);
+        }
+        while self.order.len() > RECENT_MAX {
+            if let Some(old) = self.order.pop_front() {
+                self.ids.remove(&old);
+            }
+        }
+    }
+
+    /// The id begins a new life. Its place in the order stays and is harmless.
+    fn forget(&mut self, key: &IdKey) {
+        self.ids.remove(key);
+    }
+
+    fn has(&self, key: &IdKey) -> bool {
+        self.ids.contains(key)
+    }
+}
 
 impl Session {
     /// Starts a run; nothing has come yet.
@@ -257,8 +293,11 @@ impl Session {
             undelivered: VecDeque::new(),
             delivered_offset: 0,
             phase: Phase::default(),
-            settled: HashSet::new(),
-            settled_order: VecDeque::new(),
+            settled: RecentIds::default(),
+            ours: RecentIds::default(),
+            met_header: false,
+            after_header: false,
+            met_call: false,
             latched: None,
             met_doubt: false,
             said: Vec::new(),
@@ -361,13 +400,30 @@ impl Session {
             .push((Asked::Settlement(key.clone()), Op::Settle(settlement)));
     }
 
-    fn remember_settled(&mut self, key: IdKey) {
-        if self.settled.insert(key.clone()) {
-            self.settled_order.push_back(key);
-        }
-        while self.settled_order.len() > SETTLED_MAX {
-            if let Some(old) = self.settled_order.pop_front() {
-                self.settled.remove(&old);
+    /// Returns under which key a call or request with this id is in flight, if it is.
+    fn in_flight(&self, id: RawId<'_>) -> Option<IdKey> {
+        [id.spelling(), id.key()]
+            .into_iter()
+            .find(|key| self.flights.contains_key(key) || self.passing.contains_key(key))
+    }
+
+    /// Returns the key for a new call or request, `None` if its id is still in flight. `1` and
+    /// `1.0` may be in flight together, since they go back as they came.
+    fn free_key(&self, id: RawId<'_>) -> Option<IdKey> {
+        let key = id.key();
+        let holder = self
+            .flights
+            .get(&key)
+            .map(|flight| &flight.id)
+            .or_else(|| self.passing.get(&key).map(|request| &request.id));
+        match holder {
+            None => Some(key),
+            Some(held) if held == id.as_bytes() => None,
+            Some(_) => {
+                let key = id.spelling();
+                let is_taken = self.flights.contains_key(&key) || self.passing.contains_key(&key);
+                // Two spellings of one string are one id to everybody.
+                (!is_taken && !id.as_bytes().starts_with(b"\"")).then_some(key)
             }
         }
     }

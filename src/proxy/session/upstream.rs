@@ -50,7 +50,9 @@ impl Session {
                 self.down.push(line);
                 return;
             }
-            UpstreamLine::Answer(answer) => answer.id.key(),
+            UpstreamLine::Answer(answer) => {
+                self.in_flight(answer.id).unwrap_or_else(|| answer.id.key())
+            }
         };
         if let Some(flight) = self.flights.get(&key) {
             if let Stage::Forwarded(forwarded) = &flight.stage {
@@ -62,7 +64,7 @@ impl Session {
         } else if let Some(request) = self.passing.remove(&key) {
             let line = self.passing_answered(&request, line);
             self.down.push(line);
-        } else if self.settled.contains(&key) {
+        } else if self.settled.has(&key) {
             self.drop_answer(&key, "a second answer to a call");
         } else {
             self.down.push(line);
@@ -108,7 +110,7 @@ impl Session {
             slot,
             is_void,
         });
-        self.remember_settled(key.clone());
+        self.settled.add(key.clone());
         let settlement = match meaning {
             Meaning::Outcome(answer) => Settlement::Answered {
                 ticket,
@@ -304,7 +306,7 @@ impl Session {
         let Some(id) = id_of_long_line(prefix, tail) else {
             return;
         };
-        let key = id.key();
+        let key = self.in_flight(id).unwrap_or_else(|| id.key());
         let mut refusal = Refusal::new(RefusalKind::MessageTooLarge);
         refusal.side_effect = SideEffect::Unknown;
         refusal.reason = Some(format!("an answer of {bytes} bytes"));
@@ -328,7 +330,7 @@ impl Session {
                 let line = self.refusal_line(RawId::new(&raw), &refusal, explicit, stateless);
                 self.down.push(line);
             }
-            self.remember_settled(key.clone());
+            self.settled.add(key.clone());
             self.settle_op(
                 &key,
                 Settlement::Lost {
@@ -357,7 +359,7 @@ fn task_answer(status: Status, is_error: bool, raw: &[u8]) -> Answer {
 
 /// Finds the id of a line of which only the beginning and the end were kept. Several SDKs write
 /// `result` first and `id` last.
-fn id_of_long_line<'a>(prefix: &'a [u8], tail: &'a [u8]) -> Option<RawId<'a>> {
+pub(super) fn id_of_long_line<'a>(prefix: &'a [u8], tail: &'a [u8]) -> Option<RawId<'a>> {
     let at_start = json::tolerant_members(prefix)
         .into_iter()
         .flatten()
@@ -385,4 +387,42 @@ fn id_of_long_line<'a>(prefix: &'a [u8], tail: &'a [u8]) -> Option<RawId<'a>> {
         };
         RawId::new(after.get(..end)?)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::id_of_long_line;
+
+    #[test]
+    fn the_id_of_a_long_line_is_found_at_either_end() {
+        let cases: [(&str, &str, Option<&str>); 6] = [
+            (
+                r#"{"jsonrpc":"2.0","id":7,"result":{"x":"aaa"#,
+                "aaa\"}}",
+                Some("7"),
+            ),
+            (
+                r#"{"result":{"x":"aaa"#,
+                r#"aaa"},"jsonrpc":"2.0","id":12}"#,
+                Some("12"),
+            ),
+            (
+                r#"{"result":{"x":"aaa"#,
+                r#"aaa"},"id":"a\"b","jsonrpc":"2.0"}"#,
+                Some(r#""a\"b""#),
+            ),
+            (
+                r#"{"result":{"x":"aaa"#,
+                r#"aaa"},"id": "q" }"#,
+                Some(r#""q""#),
+            ),
+            (r#"{"result":{"x":"aaa"#, r#"aaa"}}"#, None),
+            (r#"{"result":{"x":"aaa"#, r#"aaa"},"id":null}"#, None),
+        ];
+        for (prefix, tail, expected) in cases {
+            let found = id_of_long_line(prefix.as_bytes(), tail.as_bytes());
+            let found = found.map(|id| std::str::from_utf8(id.as_bytes()).unwrap());
+            assert_eq!(found, expected, "{prefix} … {tail}");
+        }
+    }
 }
