@@ -342,7 +342,10 @@ fn nothing_outlives_a_killed_proxy() {
         let world = World::new();
         // A background job's input is /dev/null unless the shell is told otherwise.
         let command = match command.strip_prefix("sh -c ") {
-            Some(rest) => format!("exec 3<&0; sh -c {}", rest.replace("true' &", "true' <&3 &")),
+            Some(rest) => format!(
+                "exec 3<&0; sh -c {}",
+                rest.replace("true' &", "true' <&3 &")
+            ),
             None => command,
         };
         let mut proxy = world.proxy().shell(&command).start();
