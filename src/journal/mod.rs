@@ -22,6 +22,7 @@ pub mod mark;
 pub mod memory;
 pub(crate) mod pinned;
 pub mod place;
+pub mod reader;
 pub mod schema;
 pub mod sqlite;
 pub(crate) mod whole_file;
