@@ -54,13 +54,12 @@ impl<'a> Scenes<'a> {
     pub(super) fn open(folder: &'a Path) -> Result<Self, CliError> {
         let (say, heard) = channel();
         let hand_on = say.clone();
-        stage::open(&folder.join(STAGE), move |charged| {
+        // By a name without a folder, as a socket's path may have 100 bytes and no more.
+        std::env::set_current_dir(folder).map_err(broken("the demo's folder can't be entered"))?;
+        stage::open(Path::new(STAGE), move |charged| {
             hand_on.send(Heard::Charged(charged)).is_ok()
         })
-        .map_err(|error| {
-            broken("the demo's socket can't be made")(error)
-                .hint("a shorter path helps: set TMPDIR to one")
-        })?;
+        .map_err(broken("the demo's socket can't be made"))?;
         Ok(Self { folder, say, heard })
     }
 
@@ -93,8 +92,7 @@ impl<'a> Scenes<'a> {
     fn start(&self) -> Result<Agent, CliError> {
         let mut command = Command::new(program()?);
         command
-            .args(["demo", "agent"])
-            .arg(self.folder.join(STAGE))
+            .args(["demo", "agent", STAGE])
             .current_dir(self.folder)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

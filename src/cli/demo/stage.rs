@@ -44,7 +44,7 @@ pub(super) fn report(stage: &Path, order: &str) {
 ///
 /// # Errors
 ///
-/// The socket can't be made; a path of more than about 100 bytes is one reason.
+/// The socket can't be made.
 pub(super) fn open(
     path: &Path,
     mut hand_on: impl FnMut(Charged) -> bool + Send + 'static,

@@ -35,7 +35,7 @@ pub(super) fn tell() -> Result<Exit, CliError> {
     };
     let told = story.acts();
     // Also where it broke off: what there is to look at is there.
-    story.end()?;
+    story.end(told.is_ok())?;
     told?;
     Ok(if story.wrong == 0 {
         Exit::Ok
@@ -173,9 +173,10 @@ impl Story<'_> {
         self.check_statuses(&["COMPLETED", "COMPLETED", "COMPLETED", "COMPLETED"])
     }
 
-    fn end(&mut self) -> Result<(), CliError> {
+    fn end(&mut self, has_ended: bool) -> Result<(), CliError> {
         let folder = self.folder.to_string_lossy();
         let verdict = match self.wrong {
+            _ if !has_ended => "The demo broke off.".to_owned(),
             0 => "Four orders, four charges, one agent started several times.".to_owned(),
             1 => "One thing was not as it had to be; see WRONG above.".to_owned(),
             many => format!("{many} things were not as they had to be; see WRONG above."),
