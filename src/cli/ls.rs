@@ -18,6 +18,9 @@ use crate::journal::reader::Selection;
 use crate::rules::entry;
 use crate::rules::ids::{Micros, SessionId, WorkflowId};
 
+/// How many entries a table shows by default; programs get all.
+const LIMIT_DEFAULT: usize = 100;
+
 /// List entries
 ///
 /// An entry is listed if it meets every condition that is given. Works while a proxy runs and
@@ -82,9 +85,9 @@ pub(super) struct LsArgs {
     #[arg(long, value_name = "N", help_heading = "Conditions")]
     branch: Option<u64>,
 
-    /// List at most the newest N; 0 for all
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    limit: usize,
+    /// List at most the newest N; 0 for all [default: 100 in a table, all with --json]
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
 
     /// Exit with code 3 if an entry meets the conditions
     #[arg(long)]
@@ -112,7 +115,11 @@ pub(super) fn run(args: &LsArgs, env: Env<'_>) -> Result<Exit, CliError> {
     };
     let now = Time::now();
     let mut reader = reading::open(&path)?;
-    let mut listing = Listing::new(args.limit);
+    let mut listing =
+        Listing::new(
+            args.limit
+                .unwrap_or(if args.journal.json { 0 } else { LIMIT_DEFAULT }),
+        );
     if let Some(selection) = selection(&filter, now) {
         reader
             .each(&selection, |place, found| {

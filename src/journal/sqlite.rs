@@ -939,7 +939,7 @@ impl Transaction for SqliteTransaction<'_> {
             JournalError::Busy | JournalError::Full if rolled_back => Err(kind),
             kind => {
                 let kind = match kind {
-                    JournalError::Damaged(_) | JournalError::Moved => kind,
+                    JournalError::Damaged(_) | JournalError::Moved(_) => kind,
                     other => JournalError::Failed(other.to_string()),
                 };
                 *self.failed = Some(kind.clone());
