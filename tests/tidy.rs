@@ -414,3 +414,41 @@ fn flags_variables_and_commands_stand_in_readme() {
     );
     assert_none(&problems);
 }
+
+#[test]
+fn the_pinned_peers_stand_in_the_compatibility_page() {
+    let page = document("docs/compatibility.md");
+    let node: serde_json::Value =
+        serde_json::from_str(&document("fixtures/peers/node/package.json")).unwrap();
+    let mut pins: Vec<(String, String)> = node["dependencies"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .map(|(name, version)| (name.clone(), version.as_str().unwrap().to_owned()))
+        .collect();
+    for list in ["mcp1.txt", "mcp2.txt"] {
+        for line in document(&format!("fixtures/peers/python/{list}")).lines() {
+            if let Some((name, version)) = line.split_once("==")
+                && (name == "mcp" || name.starts_with("mcp-server"))
+            {
+                pins.push((name.to_owned(), version.to_owned()));
+            }
+        }
+    }
+    let manifest = document("Cargo.toml");
+    let rmcp = manifest
+        .lines()
+        .find(|line| line.starts_with("rmcp = "))
+        .unwrap();
+    let version = rmcp.split_once("\"=").unwrap().1.split('"').next().unwrap();
+    pins.push(("rmcp".to_owned(), version.to_owned()));
+    assert!(pins.len() >= 10, "{pins:?}");
+    let problems: Vec<String> = pins
+        .iter()
+        .filter(|(name, version)| !page.contains(&format!("`{name}` | {version} |")))
+        .map(|(name, version)| {
+            format!("docs/compatibility.md: no row says `{name}` | {version}; the tests run it")
+        })
+        .collect();
+    assert_none(&problems);
+}
