@@ -178,3 +178,67 @@ fn tools() -> Value {
 fn error(id: &Value, code: i32, message: &str) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn payments(ledger: &std::path::Path) -> Payments {
+        let ledger = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
+            .open(ledger);
+        Payments {
+            ledger: ledger.unwrap(),
+            stage: None,
+        }
+    }
+
+    fn call(name: &str, arguments: &str) -> String {
+        format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"{name}","arguments":{arguments}}}}}"#
+        )
+    }
+
+    #[test]
+    fn each_charge_that_is_asked_for_happens() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger");
+        let order = call("charge", r#"{"order":"A-1\n","cents":5}"#);
+        for number in 1..=2 {
+            let answer = payments(&path).answer(&order).unwrap();
+            let told = answer["result"]["content"][0]["text"].as_str().unwrap();
+            assert_eq!(told, receipt(number, "A-1", 5));
+        }
+        let ledger = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(ledger, "ch_1 A-1 5\nch_2 A-1 5\n");
+    }
+
+    #[test]
+    fn what_is_no_charge_charges_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger");
+        let mut payments = payments(&path);
+        for arguments in ["{}", "null", r#"{"order":"A-1","cents":-1}"#] {
+            let answer = payments.answer(&call("charge", arguments)).unwrap();
+            assert_eq!(answer["result"]["isError"], true, "{arguments}");
+        }
+        let answer = payments.answer(&call("refuse", "{}")).unwrap();
+        assert_eq!(answer["result"]["isError"], true);
+        let codes = [
+            (call("nothing", "{}"), -32602),
+            (r#"{"id":1,"method":"server/discover"}"#.to_owned(), -32601),
+            ("nonsense".to_owned(), -32700),
+        ];
+        for (line, code) in codes {
+            assert_eq!(payments.answer(&line).unwrap()["error"]["code"], code);
+        }
+        assert!(
+            payments
+                .answer(r#"{"method":"notifications/initialized"}"#)
+                .is_none()
+        );
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "");
+    }
+}
