@@ -22,6 +22,7 @@ mod ls;
 pub mod output;
 mod pretty;
 mod proxy_args;
+mod reading;
 mod run;
 pub mod settings;
 mod show;

@@ -20,7 +20,7 @@ use crate::rules::signature::{Scheme, Signature};
 ///
 /// A check fails.
 pub fn run<J: Journal>(mut make: impl FnMut() -> J) -> usize {
-    let checks: [fn(&mut J); 12] = [
+    let checks: [fn(&mut J); 13] = [
         a_commit_keeps_and_a_drop_forgets,
         a_workflow_is_made_once_with_its_first_branch,
         a_reservation_is_made_once,
@@ -31,6 +31,7 @@ pub fn run<J: Journal>(mut make: impl FnMut() -> J) -> usize {
         what_is_undelivered_is_found_by_signature_until_it_is_delivered,
         keys_find_their_first_entry,
         outcomes_come_back_as_they_were,
+        large_payloads_come_back_as_they_were,
         questions_and_tasks_are_found_again,
         events_are_appended_or_counted,
     ];
@@ -405,6 +406,29 @@ fn outcomes_come_back_as_they_were<J: Journal>(journal: &mut J) {
     assert_eq!(stored, attempt(&entry));
 }
 
+fn large_payloads_come_back_as_they_were<J: Journal>(journal: &mut J) {
+    let branch = workflow(journal);
+    let mut tx = tx(journal);
+    let large: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
+    let fence = tx.next_fence().expect("a fence");
+    let transition = lifecycle::reserve_new(reservation(branch, 1, fence));
+    let entry = transition.entry.clone();
+    let mut reserve = write(transition);
+    let mut first = attempt(&entry);
+    first.arguments = Some(large.clone().into());
+    reserve.attempt = Some(first.clone());
+    assert_eq!(tx.apply(&reserve).expect("written"), Applied::Done);
+    let given = outcome(&entry, Status::Accepted, &large);
+    let accepted = settle(&mut tx, &entry, given.clone());
+    let end = outcome(&accepted, Status::Completed, &large[1..]);
+    settle(&mut tx, &accepted, end.clone());
+    tx.commit().expect("it commits");
+    let mut tx = journal.begin(Durability::Power).expect("it begins");
+    assert_eq!(tx.outcome(entry.fence).expect("read"), Some(given));
+    assert_eq!(tx.task_end(entry.fence).expect("read"), Some(end));
+    assert_eq!(tx.attempt(entry.fence).expect("read"), Some(first));
+}
+
 fn questions_and_tasks_are_found_again<J: Journal>(journal: &mut J) {
     let branch = workflow(journal);
     let mut tx = tx(journal);
@@ -500,7 +524,7 @@ mod tests {
     fn the_memory_journal_conforms() {
         assert_eq!(
             run(|| MemoryJournal::new(UID, WorkflowId("own".into()))),
-            12
+            13
         );
     }
 
@@ -523,6 +547,6 @@ mod tests {
             )
             .expect("it opens")
         });
-        assert_eq!(checks, 12);
+        assert_eq!(checks, 13);
     }
 }

@@ -22,6 +22,7 @@ pub mod mark;
 pub mod memory;
 pub(crate) mod pinned;
 pub mod place;
+pub mod reader;
 pub mod schema;
 pub mod sqlite;
 pub(crate) mod whole_file;
@@ -47,8 +48,8 @@ pub enum JournalError {
     #[error("the journal can't be written to: {0}")]
     ReadOnly(String),
     /// The file was deleted, moved or replaced while in use.
-    #[error("the journal was deleted, moved or replaced while in use")]
-    Moved,
+    #[error("{0} was deleted, moved or replaced while in use")]
+    Moved(String),
     /// The file is damaged.
     #[error("the journal is damaged: {0}")]
     Damaged(String),
@@ -69,7 +70,7 @@ impl JournalError {
             Self::Busy => "busy",
             Self::Full => "full",
             Self::ReadOnly(_) => "read_only",
-            Self::Moved => "moved",
+            Self::Moved(_) => "moved",
             Self::Damaged(_) | Self::Unreadable(_) => "corrupt",
             Self::Failed(_) => "failed",
         }
@@ -80,7 +81,7 @@ impl JournalError {
     pub const fn is_final(&self) -> bool {
         match self {
             Self::Busy | Self::Full | Self::ReadOnly(_) | Self::Unreadable(_) => false,
-            Self::Moved | Self::Damaged(_) | Self::Failed(_) => true,
+            Self::Moved(_) | Self::Damaged(_) | Self::Failed(_) => true,
         }
     }
 }

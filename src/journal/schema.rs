@@ -15,6 +15,8 @@ pub use super::connection::{APPLICATION_ID, SCHEMA_VERSION};
 /// The steps from an empty file to [`SCHEMA_VERSION`]; step n leads to version n.
 pub const STEPS: [&str; 1] = [STEP_1];
 
+// A payload is the last column of its table: only there does SQLite make room for it without
+// building the whole row in memory first.
 const STEP_1: &str = "
 CREATE TABLE meta (
     name  TEXT PRIMARY KEY,
@@ -107,13 +109,13 @@ CREATE TABLE attempts (
     started_at       INTEGER NOT NULL,
     scheme           TEXT NOT NULL,
     signature        BLOB NOT NULL,
-    arguments        BLOB,
     arguments_bytes  INTEGER NOT NULL,
     redacted         INTEGER NOT NULL,
     protocol_version TEXT,
     tool_revision    TEXT,
     policy           TEXT,
-    traceparent      TEXT
+    traceparent      TEXT,
+    arguments        BLOB
 ) STRICT;
 
 CREATE TABLE outcomes (
@@ -123,11 +125,11 @@ CREATE TABLE outcomes (
     provenance TEXT NOT NULL,
     at         INTEGER NOT NULL,
     digest     BLOB NOT NULL,
-    body       BLOB,
     state      BLOB,
     inputs     TEXT,
     task_id    TEXT,
-    task_at    TEXT
+    task_at    TEXT,
+    body       BLOB
 ) STRICT;
 
 CREATE INDEX outcomes_state ON outcomes (state) WHERE state IS NOT NULL;

@@ -164,7 +164,6 @@ fn open_sqlite(
     let still_there = move || {
         let watches = watches.lock().unwrap_or_else(PoisonError::into_inner);
         match watches.last().map(Watch::check) {
-            Some(Err(CannotUse::Moved { .. })) => Err(JournalError::Moved),
             Some(Err(error)) => Err(unusable(&error)),
             Some(Ok(())) | None => Ok(()),
         }
@@ -179,8 +178,8 @@ fn open_sqlite(
 pub fn unusable(error: &CannotUse) -> JournalError {
     if error.is_busy() {
         JournalError::Busy
-    } else if matches!(error, CannotUse::Moved { .. } | CannotUse::Absent { .. }) {
-        JournalError::Moved
+    } else if let CannotUse::Moved { path } | CannotUse::Absent { path } = error {
+        JournalError::Moved(path.display().to_string())
     } else {
         JournalError::ReadOnly(error.to_string())
     }

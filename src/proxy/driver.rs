@@ -173,6 +173,8 @@ impl Driver {
         loop {
             let now = Instant::now();
             self.pump(now);
+            // What was handed on may have been the last thing that held the end back.
+            self.climb(Instant::now());
             if self.is_over(Instant::now()) {
                 break;
             }
@@ -183,7 +185,6 @@ impl Driver {
             self.read_upstream(now);
             self.read_errors();
             self.reap(now);
-            self.climb(now);
             self.session.tick(now);
         }
         self.finish()
@@ -563,7 +564,7 @@ impl Driver {
                 FULL_PATIENCE
             }
             JournalError::Unreadable(_)
-            | JournalError::Moved
+            | JournalError::Moved(_)
             | JournalError::Damaged(_)
             | JournalError::Failed(_) => Duration::ZERO,
         };

@@ -60,8 +60,6 @@ impl Session {
             Step::Admit(mut flight, key) => {
                 flight.line = Some(line);
                 let op = Op::Admit(flight.call.clone());
-                // The op has the arguments; the flight keeps the rest, for when it asks again.
-                flight.call.arguments = None;
                 self.met_call = true;
                 self.flights.insert(key.clone(), *flight);
                 self.ops.push((Asked::Admission(key), op));

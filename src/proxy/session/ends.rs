@@ -396,6 +396,8 @@ impl Session {
         for key in due {
             self.look_again(&key, now);
         }
+        // A time that has passed is none to wait for.
+        self.phase.passing_until = self.phase.passing_until.filter(|until| now < *until);
         if self.options.ends_on_doubt && self.met_doubt && !self.phase.ends_on_doubt {
             self.phase.ends_on_doubt = true;
             self.phase.drain(now + self.options.drain_timeout);

@@ -216,6 +216,8 @@ impl Session {
         let Some(line) = flight.line.take() else {
             return;
         };
+        // They share the line, which now goes on its way without a copy.
+        flight.call.arguments = None;
         let limit = flight.policy.timeout.or(self.options.call_timeout);
         let is_gone = self.phase.is_client_gone();
         flight.stage = Stage::Forwarded(Forwarded {
