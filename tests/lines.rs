@@ -249,8 +249,9 @@ impl<'w> Session<'w> {
             if entry["status"] != *status.as_str() {
                 let seq = &entry["seq"];
                 let found = &entry["status"];
-                self.wrong
-                    .push(format!("{case}: entry {seq} is {found} instead of {status}"));
+                self.wrong.push(format!(
+                    "{case}: entry {seq} is {found} instead of {status}"
+                ));
             }
         }
         let wrong = self.wrong;
@@ -442,7 +443,11 @@ fn play_upstream_line(session: &mut Session<'_>, case: &Case, id: u64) {
     }
     let outcome = |line: &[u8]| -> Option<String> {
         serde_json::from_slice::<&serde_json::value::RawValue>(line).ok()?;
-        let name = if status == "FAILED" { "error" } else { "result" };
+        let name = if status == "FAILED" {
+            "error"
+        } else {
+            "result"
+        };
         let has_it = contains(line, format!("\"{name}\"").as_bytes());
         has_it.then(|| member_bytes(line, name))
     };
