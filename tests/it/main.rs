@@ -30,6 +30,7 @@ mod guarantee;
 mod guard;
 mod join;
 mod journal;
+mod lines;
 mod malformed;
 mod ops_gc;
 mod ops_verify;

@@ -6,22 +6,14 @@
 //! for byte, what the client heard, how many effects there were, what became of the entry, and
 //! that the next call works. Told at the end: memory, and that nothing panicked.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "a test's own helpers fail loudly; clippy knows only the test functions themselves"
-)]
-
-#[expect(dead_code, reason = "these tests need only a part of the shared world")]
-#[path = "it/world.rs"]
-mod world;
-
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use world::{Call, Proxy, World, assert_done, contains, member_bytes, refusal};
+use crate::call::{Call, assert_done, member_bytes, refusal};
+use crate::proxy::Proxy;
+use crate::world::{World, contains};
 
 /// Says which case it was, if a test panics.
 struct Playing<'c>(&'c str);
