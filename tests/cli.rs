@@ -82,7 +82,13 @@ fn help_texts() {
     assert_help("checkpoint-short", &["-h"]);
     assert_help("checkpoint", &["--help"]);
     for command in [
-        "ls", "show", "resolve", "verify", "gc", "demo", "completions",
+        "ls",
+        "show",
+        "resolve",
+        "verify",
+        "gc",
+        "demo",
+        "completions",
     ] {
         assert_help(command, &[command, "--help"]);
     }

@@ -15,8 +15,8 @@ mod admit;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod settle;
-pub mod verdict;
 pub mod sweep;
+pub mod verdict;
 pub mod verify;
 
 pub use admit::{

@@ -10,10 +10,10 @@ use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::PathBuf;
 
-use serde_json::{Value, json};
 use crate::call::{Call, assert_done, member_bytes, refusal};
 use crate::proxy::Proxy;
 use crate::world::{World, contains};
+use serde_json::{Value, json};
 
 /// Says which case it was, if a test panics.
 struct Playing<'c>(&'c str);
@@ -241,8 +241,9 @@ impl<'w> Session<'w> {
             if entry["status"] != *status.as_str() {
                 let seq = &entry["seq"];
                 let found = &entry["status"];
-                self.wrong
-                    .push(format!("{case}: entry {seq} is {found} instead of {status}"));
+                self.wrong.push(format!(
+                    "{case}: entry {seq} is {found} instead of {status}"
+                ));
             }
         }
         let wrong = self.wrong;
@@ -434,7 +435,11 @@ fn play_upstream_line(session: &mut Session<'_>, case: &Case, id: u64) {
     }
     let outcome = |line: &[u8]| -> Option<String> {
         serde_json::from_slice::<&serde_json::value::RawValue>(line).ok()?;
-        let name = if status == "FAILED" { "error" } else { "result" };
+        let name = if status == "FAILED" {
+            "error"
+        } else {
+            "result"
+        };
         let has_it = contains(line, format!("\"{name}\"").as_bytes());
         has_it.then(|| member_bytes(line, name))
     };
