@@ -14,3 +14,4 @@ pub mod ids;
 pub mod lifecycle;
 pub mod policy;
 pub mod signature;
+pub mod units;
