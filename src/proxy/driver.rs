@@ -301,7 +301,8 @@ impl Driver {
                     Line::Whole(line) => self.session.upstream_line(line, now),
                     Line::TooLong { prefix, discarded } => {
                         let bytes = prefix.len() as u64 + discarded;
-                        self.session.upstream_line_too_long(&prefix, &[], bytes);
+                        let tail = up.output.take_tail();
+                        self.session.upstream_line_too_long(&prefix, &tail, bytes);
                     }
                 }
                 if lines >= LINES_MAX {

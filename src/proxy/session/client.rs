@@ -71,8 +71,10 @@ impl Session {
     pub fn client_line_too_long(&mut self, prefix: &[u8], tail: &[u8], bytes: u64) {
         let mut refusal = Refusal::new(RefusalKind::MessageTooLarge);
         refusal.reason = Some(format!("a line of {bytes} bytes"));
-        // The id may stand in what was kept; where it does not, nobody can be told.
-        let id = super::upstream::id_of_long_line(prefix, tail);
+        // The id may stand in what was kept; where it does not, nobody can be told. An answer's id
+        // is the upstream's, and the client may wait for one of its own that is the same.
+        let told = super::upstream::read_long_line(prefix, tail);
+        let id = told.id.filter(|_| !told.is_answer);
         self.say(
             Level::Warn,
             format!("a line of {bytes} bytes from the client is over --max-message-bytes"),
