@@ -28,6 +28,7 @@ mod guarantee;
 mod guard;
 mod join;
 mod journal;
+mod lines;
 mod malformed;
 mod proxy;
 mod refusals;
