@@ -83,7 +83,7 @@ impl Session {
             self.note_refusal(&refusal);
         }
         let line = crate::mcp::reply::refusal_as_error(id, &refusal);
-        self.down.push(line);
+        self.down.push(line, None);
     }
 
     /// Takes note of what was left at the client's end without a line end: no message.
@@ -102,7 +102,7 @@ impl Session {
             self.note_refusal(&refusal);
         }
         let line = crate::mcp::reply::refusal_as_error(refused.id, &refusal);
-        self.down.push(line);
+        self.down.push(line, None);
     }
 
     fn passing(&mut self, passing: &Passing<'_>, line: &Arc<Vec<u8>>) -> Step {
@@ -301,7 +301,7 @@ impl Session {
         // A request that is not valid as such is the client program's fault, not a model's.
         let is_explicit = call.is_explicit() || refusal.kind == RefusalKind::InvalidRequest;
         let line = self.refusal_line(Some(call.id), &refusal, is_explicit, is_stateless);
-        self.down.push(line);
+        self.down.push(line, None);
         if self.in_flight(call.id).is_none() {
             self.ours.add(call.id.key());
         }

@@ -34,7 +34,7 @@ impl Session {
                 return;
             }
             UpstreamLine::Other => {
-                self.down.push(line);
+                self.down.pass(line);
                 return;
             }
             UpstreamLine::Message { method, params, .. } => {
@@ -47,7 +47,7 @@ impl Session {
                     }
                     _ => {}
                 }
-                self.down.push(line);
+                self.down.pass(line);
                 return;
             }
             UpstreamLine::Answer(answer) => {
@@ -63,11 +63,11 @@ impl Session {
             }
         } else if let Some(request) = self.passing.remove(&key) {
             let line = self.passing_answered(&request, line);
-            self.down.push(line);
+            self.down.pass(line);
         } else if self.settled.has(&key) {
             self.drop_answer(&key, "a second answer to a call");
         } else {
-            self.down.push(line);
+            self.down.pass(line);
         }
     }
 
@@ -329,7 +329,7 @@ impl Session {
                 (flight.id.clone(), flight.is_explicit, flight.is_stateless);
             if waits {
                 let line = self.refusal_line(RawId::new(&raw), &refusal, explicit, stateless);
-                self.down.push(line);
+                self.down.pass(line);
             }
             self.settled.add(key.clone());
             self.settle_op(
@@ -342,7 +342,7 @@ impl Session {
             );
         } else if let Some(request) = self.passing.remove(&key) {
             let line = reply::refusal_as_error(RawId::new(&request.id), &refusal);
-            self.down.push(line);
+            self.down.pass(line);
         }
     }
 }
