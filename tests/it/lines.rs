@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::call::{Call, assert_done, member_bytes, refusal};
 use crate::proxy::Proxy;
-use crate::world::{World, contains};
+use crate::world::{World, contains, peak_memory};
 
 /// Says which case it was, if a test panics.
 struct Playing<'c>(&'c str);
@@ -120,14 +120,6 @@ impl Tail {
         let news = self.news();
         news.iter().filter(|byte| **byte == b'\n').count()
     }
-}
-
-/// The most memory that a process ever had, in bytes.
-fn peak_memory(pid: i32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:"));
-    let kib = line.and_then(|line| line.split_whitespace().nth(1));
-    kib.unwrap().parse::<u64>().unwrap() << 10
 }
 
 /// A session into which a catalogue is played.

@@ -30,6 +30,7 @@ mod join;
 mod journal;
 mod lines;
 mod malformed;
+mod pressure;
 mod proxy;
 mod refusals;
 mod relay;
