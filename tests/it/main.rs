@@ -34,6 +34,7 @@ mod lines;
 mod malformed;
 mod ops_gc;
 mod ops_verify;
+mod pressure;
 mod proxy;
 mod refusals;
 mod relay;
