@@ -81,6 +81,8 @@ pub(super) struct Desk {
     to_thread: Sender<Work>,
     from_thread: Receiver<(Answer, Duration)>,
     bell: UnixStream,
+    /// The thread has a batch, or its result has not been taken.
+    is_away: bool,
     is_slow: bool,
     quick: u32,
 }
@@ -116,6 +118,7 @@ impl Desk {
             to_thread,
             from_thread,
             bell,
+            is_away: false,
             is_slow: true,
             quick: 0,
         })
@@ -134,6 +137,7 @@ impl Desk {
                     )),
                 });
             }
+            self.is_away = true;
             return None;
         }
         let (answer, took) = run(&self.guard, work);
@@ -146,9 +150,13 @@ impl Desk {
 
     /// Takes a result that the thread has ready.
     pub(super) fn take(&mut self) -> Option<Answer> {
+        if !self.is_away {
+            return None;
+        }
         let mut rung = [0; 64];
         while matches!(self.bell.read(&mut rung), Ok(count) if count > 0) {}
         let (answer, took) = self.from_thread.try_recv().ok()?;
+        self.is_away = false;
         self.quick = if took < SLOW { self.quick + 1 } else { 0 };
         // A new journal's first commit also makes its log; what follows is what counts.
         if self.quick >= QUICK_RUN || (self.quick > 0 && took < SLOW / 2) {
@@ -159,10 +167,9 @@ impl Desk {
 
     /// Waits for the result of a batch that the thread has, no longer than `limit`. For the end.
     pub(super) fn wait(&mut self, limit: Duration) -> Option<Answer> {
-        self.from_thread
-            .recv_timeout(limit)
-            .ok()
-            .map(|(answer, _)| answer)
+        let (answer, _) = self.from_thread.recv_timeout(limit).ok()?;
+        self.is_away = false;
+        Some(answer)
     }
 
     /// Returns what becomes readable when the thread has a result.

@@ -71,6 +71,35 @@ pub(super) struct Edges {
     pub(super) line_bytes_max: usize,
 }
 
+/// What the last `poll(2)` announced. Only that is read: a look at each descriptor in each round
+/// costs more than the bytes that are moved.
+#[derive(Clone, Copy)]
+struct Ready {
+    signals: bool,
+    client: bool,
+    upstream: bool,
+    errors: bool,
+    /// Nothing was announced, and everything is read until it has no more.
+    drains: bool,
+}
+
+impl Ready {
+    const NOTHING: Self = Self {
+        signals: false,
+        client: false,
+        upstream: false,
+        errors: false,
+        drains: false,
+    };
+    const DRAIN: Self = Self {
+        signals: true,
+        client: true,
+        upstream: true,
+        errors: true,
+        drains: true,
+    };
+}
+
 /// A batch that must be tried again.
 struct Retry {
     ops: Vec<Op>,
@@ -100,6 +129,9 @@ struct Up {
 pub(super) struct Driver {
     session: Session,
     edges: Edges,
+    ready: Ready,
+    /// A child may have ended since the upstream was last asked for.
+    has_child_news: bool,
     up: Option<Up>,
     guardian: Arc<Mutex<Guardian>>,
     desk: Option<Desk>,
@@ -156,6 +188,8 @@ impl Driver {
         let mut driver = Self {
             session,
             edges,
+            ready: Ready::DRAIN,
+            has_child_news: true,
             up: None,
             guardian,
             desk,
@@ -221,6 +255,9 @@ impl Driver {
     // ---- what is there ----
 
     fn read_signals(&mut self, now: Instant) {
+        if !self.ready.signals {
+            return;
+        }
         let pending = self.edges.signals.take();
         if pending.stop_count > 0 {
             self.session.stop(now, pending.stop_count);
@@ -229,6 +266,7 @@ impl Driver {
             }
         }
         if pending.child {
+            self.has_child_news = true;
             let mut guardian = self.guardian.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = guardian.is_alive();
         }
@@ -251,8 +289,13 @@ impl Driver {
     }
 
     fn read_client(&mut self, now: Instant) {
-        if !self.wants_client() {
+        let ready = self.ready;
+        let is_due = ready.client || self.edges.client_in.has_unread();
+        if !is_due || !self.wants_client() {
             return;
+        }
+        if ready.client && !ready.drains {
+            self.edges.client_in.announce();
         }
         let mut lines = 0;
         while lines < LINES_MAX {
@@ -295,6 +338,9 @@ impl Driver {
                     break;
                 }
             }
+            if !ready.drains && !self.edges.client_in.was_full() {
+                return;
+            }
         }
     }
 
@@ -302,8 +348,10 @@ impl Driver {
         if !self.wants_upstream() {
             return;
         }
+        let ready = self.ready;
         let Some(up) = &mut self.up else { return };
-        if up.output_ended.is_some() {
+        let is_due = ready.upstream || up.output.has_unread();
+        if !is_due || up.output_ended.is_some() {
             return;
         }
         let mut lines = 0;
@@ -338,10 +386,16 @@ impl Driver {
                     break;
                 }
             }
+            if !ready.drains && !up.output.was_full() {
+                return;
+            }
         }
     }
 
     fn read_errors(&mut self) {
+        if !self.ready.errors {
+            return;
+        }
         let Some(up) = &mut self.up else { return };
         // Always drained: an undrained stderr stops the upstream.
         for _ in 0..16 {
@@ -362,7 +416,14 @@ impl Driver {
 
     fn reap(&mut self, now: Instant) {
         let Some(up) = &mut self.up else { return };
+        // While it talks and no signal says otherwise, it lives.
+        let may_have_ended = std::mem::take(&mut self.has_child_news)
+            || !(self.ready.upstream || self.ready.client)
+            || self.ready.drains
+            || up.output_ended.is_some()
+            || up.errors_ended;
         if up.exit.is_none()
+            && may_have_ended
             && let Ok(Some(status)) = up.process.try_wait()
         {
             up.exit = Some((status, now));
@@ -652,6 +713,7 @@ impl Driver {
         }
         let mut fds = Vec::with_capacity(8);
         fds.push(PollFd::new(self.edges.signals.as_fd(), PollFlags::POLLIN));
+        let client_index = reads_client.then_some(fds.len());
         if reads_client {
             fds.push(PollFd::new(self.edges.client_in.as_fd(), PollFlags::POLLIN));
         }
@@ -669,11 +731,14 @@ impl Driver {
         let out_index = fds.len().wrapping_sub(1);
         let watches_out =
             self.edges.client_out.poll_fd().is_some() && !self.session.phase().is_client_gone();
+        let (mut upstream_index, mut errors_index) = (None, None);
         if let Some(up) = &self.up {
             if up.output_ended.is_none() && reads_upstream {
+                upstream_index = Some(fds.len());
                 fds.push(PollFd::new(up.output.as_fd(), PollFlags::POLLIN));
             }
             if !up.errors_ended {
+                errors_index = Some(fds.len());
                 fds.push(PollFd::new(up.errors.as_fd(), PollFlags::POLLIN));
             }
             if let Some(fd) = up.input.poll_fd().filter(|_| !up.input.is_empty()) {
@@ -700,7 +765,27 @@ impl Driver {
                 .get(out_index)
                 .and_then(PollFd::revents)
                 .is_some_and(|events| events.intersects(PollFlags::POLLERR | PollFlags::POLLHUP));
+        let said = |index: Option<usize>| {
+            let event = index.and_then(|index| fds.get(index)?.revents());
+            // An unknown event is looked into, too.
+            index.is_some() && event.is_none_or(|event| !event.is_empty())
+        };
+        let ready = Ready {
+            signals: said(Some(0)),
+            client: said(client_index),
+            upstream: said(upstream_index),
+            errors: said(errors_index),
+            drains: false,
+        };
         drop(fds);
+        // What an interrupted wait says of its descriptors means nothing.
+        self.ready = match polled {
+            Ok(_) => ready,
+            Err(_) => Ready {
+                signals: true,
+                ..Ready::NOTHING
+            },
+        };
         if is_gone {
             self.session.client_gone(Instant::now());
         }
@@ -746,6 +831,7 @@ impl Driver {
         }
         if self.group_over && !self.session.phase().is_upstream_ended() {
             // The ladder is down, and what the group left in its pipes is all there is.
+            self.ready = Ready::DRAIN;
             self.read_upstream(now);
             self.read_errors();
             let Some(up) = &mut self.up else { return true };
@@ -791,6 +877,7 @@ impl Driver {
     fn finish(mut self) -> Session {
         // What the client had written before the upstream was gone is answered, too.
         if !self.session.phase().is_client_gone() {
+            self.ready = Ready::DRAIN;
             self.read_client(Instant::now());
         }
         self.session.end_waits();
