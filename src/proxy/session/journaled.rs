@@ -29,16 +29,25 @@ impl Session {
         if self.ops.is_empty() && !lazy_is_due {
             return None;
         }
+        // A batch that only asks may turn out to write nothing (a replay), and then needs no
+        // sync: an event that rode on it would make it one.
+        let only_asks = !self.ops.is_empty()
+            && self
+                .ops
+                .iter()
+                .all(|(_, op)| matches!(op, Op::Admit(_) | Op::Deliver(_)));
         let mut ops = Vec::with_capacity(self.ops.len() + self.lazy.len());
         for (asked, op) in self.ops.drain(..) {
             self.asked.push(asked);
             ops.push(op);
         }
-        for op in self.lazy.drain(..) {
-            self.asked.push(Asked::Nobody);
-            ops.push(op);
+        if !only_asks || lazy_is_due {
+            for op in self.lazy.drain(..) {
+                self.asked.push(Asked::Nobody);
+                ops.push(op);
+            }
+            self.lazy_since = None;
         }
-        self.lazy_since = None;
         Some(ops)
     }
 
