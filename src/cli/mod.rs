@@ -20,6 +20,8 @@ mod golden;
 pub mod logging;
 mod ls;
 pub mod output;
+mod policy;
+mod policy_file;
 mod pretty;
 mod proxy_args;
 mod run;
@@ -82,6 +84,7 @@ enum Command {
     Ls(ls::LsArgs),
     Show(show::ShowArgs),
     Demo(demo::DemoArgs),
+    Policy(policy::PolicyArgs),
     Completions(completions::CompletionsArgs),
 }
 
@@ -158,6 +161,7 @@ fn dispatch(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<Ex
         Some(Command::Ls(args)) => ls::run(&args, env),
         Some(Command::Show(args)) => show::run(&args, env),
         Some(Command::Demo(args)) => demo::run(&args, env),
+        Some(Command::Policy(args)) => policy::run(&args),
         Some(Command::Completions(args)) => completions::run(&args),
         None if cli.proxy.version.as_deref() == Some(PRINT_VERSION) => {
             let version = concat!("checkpoint ", env!("CARGO_PKG_VERSION"), "\n");
