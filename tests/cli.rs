@@ -81,7 +81,16 @@ fn assert_help(name: &str, args: &[&str]) {
 fn help_texts() {
     assert_help("checkpoint-short", &["-h"]);
     assert_help("checkpoint", &["--help"]);
-    for command in ["ls", "show", "demo", "policy", "completions"] {
+    for command in [
+        "ls",
+        "show",
+        "resolve",
+        "verify",
+        "gc",
+        "demo",
+        "policy",
+        "completions",
+    ] {
         assert_help(command, &[command, "--help"]);
     }
 }

@@ -5,6 +5,7 @@
     reason = "a test ends at the first thing that can't be done"
 )]
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -167,6 +168,56 @@ fn a_file_that_can_not_be_read_is_a_usage_error() {
     assert_eq!(run(&["policy", "check"]).code, 2);
     assert_eq!(run(&["policy"]).code, 2);
     assert_eq!(run(&["policy", "check", ""]).code, 2);
+}
+
+#[test]
+fn a_journals_tools_without_a_table_are_listed() {
+    let file = Fixture::new("[tools.pay]\ntimeout = \"1s\"\n");
+    let journal = file.folder.path().join("run.db");
+    let journal = journal.to_str().unwrap();
+    let ledger = file.folder.path().join("ledger");
+    let binary = assert_cmd::cargo::cargo_bin!("checkpoint");
+    let mut proxy = Command::new(binary)
+        .args(["--journal", journal, "--"])
+        .arg(binary)
+        .args(["demo", "upstream"])
+        .arg(&ledger)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let call = |id: u32, tool: &str| {
+        format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"{tool}"}}}}"#
+        )
+    };
+    let calls = [
+        call(1, "wipe"),
+        call(2, "pay"),
+        call(3, "charge"),
+        call(4, "wipe"),
+    ];
+    let mut stdin = proxy.stdin.take().unwrap();
+    stdin
+        .write_all((calls.join("\n") + "\n").as_bytes())
+        .unwrap();
+    drop(stdin);
+    assert!(proxy.wait().unwrap().success());
+
+    let ran = run(&["policy", "check", file.path(), "--journal", journal]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+    assert_eq!(
+        ran.stdout,
+        format!(
+            "{}: ok, 1 table of tools\n\nTools in the journal that no table speaks for:\n  \
+             charge\n  wipe\n",
+            file.path()
+        )
+    );
+    let none = format!("{journal}.none");
+    let ran = run(&["policy", "check", file.path(), "--journal", &none]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (5, ""), "{}", ran.stderr);
+    assert!(!Path::new(&none).exists());
 }
 
 #[test]

@@ -25,6 +25,14 @@ pub struct Detail {
     pub evidence: EvidenceView,
     /// What happened to the entry, the oldest first.
     pub events: Vec<EventView>,
+    /// The protocol revision of the call.
+    pub protocol: Option<String>,
+    /// The policy in force, where it is not the default.
+    pub policy: Option<String>,
+    /// The W3C trace context that the call carried.
+    pub traceparent: Option<String>,
+    /// The workflow that this entry's workflow was forked from.
+    pub forked_from: Option<String>,
 }
 
 /// Arguments or an outcome.
@@ -95,6 +103,8 @@ impl Serialize for Payload {
 pub struct AttemptView {
     /// Its number, from 1.
     pub attempt: u64,
+    /// The round within it, from 0.
+    pub round: u64,
     /// Its fence.
     pub fence: u64,
     /// The session that ran it.
@@ -107,6 +117,10 @@ pub struct AttemptView {
     pub status: Status,
     /// Bytes of the call that the upstream's pipe accepted; `None` if that is not known.
     pub bytes_written: Option<u64>,
+    /// Whose outcome it has: upstream, operator, prober, synthetic.
+    pub provenance: Option<String>,
+    /// What it came to, also where a later attempt has taken its place.
+    pub outcome: Payload,
     /// Anything else that a person should know.
     pub note: Option<String>,
 }
@@ -167,6 +181,10 @@ pub struct EventView {
     pub kind: String,
     /// The attempt that it is about.
     pub attempt: Option<u64>,
+    /// The session that saw it.
+    pub session: Option<String>,
+    /// The decision's letter, such as `@E`.
+    pub letter: Option<String>,
     /// Who did it, where a person did.
     pub by: Option<String>,
     /// That person's reason.
@@ -241,6 +259,7 @@ impl Detail {
             Status::Accepted => Knowledge::Accepted,
             Status::Voided if unsent => Knowledge::NeverSent,
             Status::Voided => Knowledge::NotExecuted,
+            Status::Unreadable => Knowledge::Quarantined,
             Status::Completed | Status::Failed | Status::Denied if entry.delivered_at.is_none() => {
                 Knowledge::AnsweredUndelivered
             }

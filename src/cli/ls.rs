@@ -6,13 +6,20 @@ use clap::Args;
 use serde::Serialize;
 
 use super::JournalArgs;
-use super::error::{CliError, Kind};
+use super::error::CliError;
 use super::exit::Exit;
 use super::filter::{Filter, Since};
 use super::output::{Column, Look, Output, SCHEMA_VERSION, Tone, table};
+use super::reading;
 use super::settings::{self, Env};
 use super::values;
 use super::view::{EntryView, Status, Time, took};
+use crate::journal::reader::Selection;
+use crate::rules::entry;
+use crate::rules::ids::{Micros, SessionId, WorkflowId};
+
+/// How many entries a table shows by default; programs get all.
+const LIMIT_DEFAULT: usize = 100;
 
 /// List entries
 ///
@@ -78,9 +85,9 @@ pub(super) struct LsArgs {
     #[arg(long, value_name = "N", help_heading = "Conditions")]
     branch: Option<u64>,
 
-    /// List at most the newest N; 0 for all
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    limit: usize,
+    /// List at most the newest N; 0 for all [default: 100 in a table, all with --json]
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
 
     /// Exit with code 3 if an entry meets the conditions
     #[arg(long)]
@@ -107,7 +114,23 @@ pub(super) fn run(args: &LsArgs, env: Env<'_>) -> Result<Exit, CliError> {
         branch: args.branch,
     };
     let now = Time::now();
-    let listing = Listing::new(read(&path, &filter)?, &filter, args.limit, now);
+    let mut reader = reading::open(&path)?;
+    let mut listing =
+        Listing::new(
+            args.limit
+                .unwrap_or(if args.journal.json { 0 } else { LIMIT_DEFAULT }),
+        );
+    if let Some(selection) = selection(&filter, now) {
+        reader
+            .each(&selection, |place, found| {
+                let entry = reading::view(place, found);
+                if filter.matches(&entry, now) {
+                    listing.add(entry);
+                }
+            })
+            .map_err(reading::unusable)?;
+    }
+    listing.finish();
     let output = Output::new(args.journal.color);
     if args.journal.json {
         output.json(&listing)?;
@@ -124,13 +147,45 @@ pub(super) fn run(args: &LsArgs, env: Env<'_>) -> Result<Exit, CliError> {
     })
 }
 
-/// Reads the entries that may meet `filter`; one too many does no harm, as they are asked again.
-// LEAD: returns an error until the journal has a reader; will be replaced.
-fn read(_journal: &Path, _filter: &Filter) -> Result<Vec<EntryView>, CliError> {
-    Err(CliError::new(
-        Kind::Failure,
-        "reading a journal is not built into this version yet",
-    ))
+/// Returns the part of `filter` that the journal itself can ask for; one entry too many does no
+/// harm, as they are asked again. `None` if nothing can meet it.
+pub(super) fn selection(filter: &Filter, now: Time) -> Option<Selection> {
+    let mut selection = Selection {
+        statuses: filter
+            .statuses
+            .iter()
+            .filter_map(|status| reading::stored_status(*status))
+            .collect(),
+        tool: filter
+            .tool
+            .clone()
+            .filter(|tool| !tool.contains(['*', '?'])),
+        undelivered: filter.undelivered,
+        call_id: filter.call_id.clone(),
+        key: filter.key.clone(),
+        session: None,
+        since: filter.since.map(|since| Micros(since.moment(now).0)),
+        workflow: filter.workflow_id.clone().map(WorkflowId),
+        branch: None,
+        seq: None,
+    };
+    if filter.in_doubt || filter.running {
+        let has_pending = filter.statuses.is_empty() || filter.statuses.contains(&Status::Pending);
+        selection.statuses = has_pending
+            .then_some(entry::Status::Pending)
+            .into_iter()
+            .collect();
+        if !has_pending {
+            return None;
+        }
+    }
+    if let Some(session) = &filter.session {
+        selection.session = Some(SessionId(session.parse().ok()?));
+    }
+    if let Some(branch) = filter.branch {
+        selection.branch = Some(u32::try_from(branch).ok()?);
+    }
+    Some(selection)
 }
 
 /// What `ls` found; its JSON document.
@@ -140,6 +195,8 @@ struct Listing {
     /// The newest that were asked for, by workflow, branch and seq.
     entries: Vec<EntryView>,
     counts: Counts,
+    #[serde(skip)]
+    limit: usize,
 }
 
 /// How many entries met the conditions, shown or not.
@@ -165,6 +222,7 @@ struct StatusCounts {
     accepted: usize,
     voided: usize,
     denied: usize,
+    unreadable: usize,
 }
 
 impl Counts {
@@ -183,6 +241,7 @@ impl Counts {
             Status::Accepted => &mut status.accepted,
             Status::Voided => &mut status.voided,
             Status::Denied => &mut status.denied,
+            Status::Unreadable => &mut status.unreadable,
         } += 1;
     }
 
@@ -198,6 +257,7 @@ impl Counts {
             (status.accepted, "accepted as a task"),
             (status.voided, "voided"),
             (status.denied, "denied"),
+            (status.unreadable, "unreadable"),
             (self.undelivered, "undelivered"),
             (self.quarantined, "quarantined"),
         ]
@@ -225,32 +285,41 @@ impl Counts {
 }
 
 impl Listing {
-    /// Takes what meets `filter`, counts it, and keeps the newest `limit` (0 for all).
-    fn new(
-        entries: impl IntoIterator<Item = EntryView>,
-        filter: &Filter,
-        limit: usize,
-        now: Time,
-    ) -> Self {
-        let mut counts = Counts::default();
-        let mut kept: Vec<EntryView> = entries
-            .into_iter()
-            .filter(|entry| filter.matches(entry, now))
-            .inspect(|entry| counts.add(entry))
-            .collect();
-        if limit > 0 && kept.len() > limit {
-            kept.sort_by_key(|entry| std::cmp::Reverse((entry.created_at, entry.seq)));
-            kept.truncate(limit);
-        }
-        kept.sort_by(|a, b| {
-            (&a.workflow_id, a.branch, a.seq).cmp(&(&b.workflow_id, b.branch, b.seq))
-        });
-        counts.shown = kept.len();
+    /// Returns an empty listing that keeps the newest `limit` (0 for all) of what it is given.
+    fn new(limit: usize) -> Self {
         Self {
             schema_version: SCHEMA_VERSION,
-            entries: kept,
-            counts,
+            entries: Vec::new(),
+            counts: Counts::default(),
+            limit,
         }
+    }
+
+    /// Counts an entry, and keeps it while it is among the newest.
+    fn add(&mut self, entry: EntryView) {
+        self.counts.add(&entry);
+        self.entries.push(entry);
+        // Cut down only now and then, so that it costs little and holds at most twice as many.
+        if self.limit > 0 && self.entries.len() >= self.limit.saturating_mul(2) {
+            self.cut();
+        }
+    }
+
+    fn cut(&mut self) {
+        if self.limit > 0 && self.entries.len() > self.limit {
+            self.entries
+                .sort_by_key(|entry| std::cmp::Reverse((entry.created_at, entry.seq)));
+            self.entries.truncate(self.limit);
+        }
+    }
+
+    /// Leaves the newest, by workflow, branch and seq.
+    fn finish(&mut self) {
+        self.cut();
+        self.entries.sort_by(|a, b| {
+            (&a.workflow_id, a.branch, a.seq).cmp(&(&b.workflow_id, b.branch, b.seq))
+        });
+        self.counts.shown = self.entries.len();
     }
 }
 
@@ -329,7 +398,7 @@ pub(super) fn tone(entry: &EntryView) -> Tone {
     match entry.status {
         Status::Completed if entry.is_error == Some(true) => Tone::Bad,
         Status::Completed => Tone::Good,
-        Status::Failed | Status::Denied => Tone::Bad,
+        Status::Failed | Status::Denied | Status::Unreadable => Tone::Bad,
         Status::Pending | Status::InputRequired | Status::Accepted => Tone::Plain,
         Status::Voided => Tone::Faint,
     }

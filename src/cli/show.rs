@@ -1,7 +1,5 @@
 //! `checkpoint show SEQ`: all that is known about one entry, and what may be done about it.
 
-use std::path::Path;
-
 use clap::Args;
 use serde::Serialize;
 
@@ -12,11 +10,14 @@ use super::detail::{
 use super::error::{CliError, Kind};
 use super::exit::Exit;
 use super::output::{Output, SCHEMA_VERSION};
+use super::reading;
 use super::settings::{self, Env};
 use super::target::Target;
 use super::values;
 use super::view::EntryView;
+use crate::rules::ids::{SEQ_MAX, Seq, WorkflowId};
 
+pub(super) mod fill;
 mod next;
 mod render;
 
@@ -30,25 +31,29 @@ pub(super) struct ShowArgs {
     #[arg(value_name = "SEQ", value_parser = clap::value_parser!(u64).range(1..=SEQ_MAX))]
     seq: u64,
 
-    /// Workflow of the entry [env: CHECKPOINT_WORKFLOW_ID] [default: the journal's own]
+    /// Workflow of the entry [env: CHECKPOINT_WORKFLOW_ID] [default: the journal's own, or its only one]
     #[arg(long, value_name = "ID", value_parser = values::parse_id)]
     workflow_id: Option<String>,
 
     /// Branch of the entry [default: the active one]
     #[arg(long, value_name = "N")]
-    branch: Option<u64>,
+    branch: Option<u32>,
 
     #[command(flatten)]
     journal: JournalArgs,
 }
 
-/// The highest seq: 2^53-1, the last integer that every JSON reader keeps.
-const SEQ_MAX: u64 = (1 << 53) - 1;
-
 pub(super) fn run(args: &ShowArgs, env: Env<'_>) -> Result<Exit, CliError> {
     let path = settings::journal_required(args.journal.journal.clone(), env)?;
     let workflow_id = settings::workflow_id(args.workflow_id.clone(), env)?;
-    let detail = read(&path, workflow_id.as_deref(), args.branch, args.seq)?.ok_or_else(|| {
+    let whole = reading::open(&path)?
+        .whole(
+            workflow_id.map(WorkflowId).as_ref(),
+            args.branch,
+            Seq(args.seq),
+        )
+        .map_err(reading::unusable)?;
+    let detail = whole.map(fill::detail).ok_or_else(|| {
         CliError::new(Kind::Failure, format!("there is no entry {}", args.seq))
             .hint("`checkpoint ls` lists those there are, of every workflow and branch")
     })?;
@@ -63,20 +68,6 @@ pub(super) fn run(args: &ShowArgs, env: Env<'_>) -> Result<Exit, CliError> {
     Ok(Exit::Ok)
 }
 
-/// Reads one entry, of the journal's own workflow and the active branch unless told otherwise.
-// LEAD: returns an error until the journal has a reader; will be replaced.
-fn read(
-    _journal: &Path,
-    _workflow_id: Option<&str>,
-    _branch: Option<u64>,
-    _seq: u64,
-) -> Result<Option<Detail>, CliError> {
-    Err(CliError::new(
-        Kind::Failure,
-        "reading a journal is not built into this version yet",
-    ))
-}
-
 /// The JSON document of `show`.
 #[derive(Serialize)]
 struct Document<'a> {
@@ -89,6 +80,10 @@ struct Document<'a> {
     session: Option<&'a SessionView>,
     attempts: &'a [AttemptView],
     events: &'a [EventView],
+    protocol: Option<&'a str>,
+    policy: Option<&'a str>,
+    traceparent: Option<&'a str>,
+    forked_from: Option<&'a str>,
     next: &'a [String],
 }
 
@@ -103,6 +98,10 @@ fn document<'a>(detail: &'a Detail, next: &'a [String]) -> Document<'a> {
         session: detail.session.as_ref(),
         attempts: &detail.attempts,
         events: &detail.events,
+        protocol: detail.protocol.as_deref(),
+        policy: detail.policy.as_deref(),
+        traceparent: detail.traceparent.as_deref(),
+        forked_from: detail.forked_from.as_deref(),
         next,
     }
 }

@@ -55,6 +55,27 @@ pub fn parse_count(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Reasons and messages have at most this many bytes.
+pub const REASON_BYTES_MAX: usize = 4096;
+
+/// Parses a reason: with a visible character, at most [`REASON_BYTES_MAX`] bytes.
+///
+/// # Errors
+///
+/// What was expected.
+pub fn parse_reason(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() {
+        return Err("expected a reason that is not empty".to_owned());
+    }
+    if text.len() > REASON_BYTES_MAX {
+        return Err(format!(
+            "expected at most {REASON_BYTES_MAX} bytes, not {}",
+            text.len()
+        ));
+    }
+    Ok(text.to_owned())
+}
+
 /// Parses the name or the version that is shown to the client.
 ///
 /// # Errors

@@ -108,10 +108,13 @@ pub enum Status {
     /// Denied by an approval.
     #[value(name = "DENIED")]
     Denied,
+    /// What stands there is none of them; the entry is quarantined.
+    #[value(skip)]
+    Unreadable,
 }
 
 impl Status {
-    /// Every status.
+    /// Every status that an entry may have.
     pub const ALL: [Self; 7] = [
         Self::Pending,
         Self::Completed,
@@ -133,6 +136,7 @@ impl Status {
             Self::Accepted => "ACCEPTED",
             Self::Voided => "VOIDED",
             Self::Denied => "DENIED",
+            Self::Unreadable => "UNREADABLE",
         }
     }
 
@@ -141,7 +145,11 @@ impl Status {
     pub const fn is_settled(self) -> bool {
         match self {
             Self::Completed | Self::Failed | Self::Denied => true,
-            Self::Pending | Self::InputRequired | Self::Accepted | Self::Voided => false,
+            Self::Pending
+            | Self::InputRequired
+            | Self::Accepted
+            | Self::Voided
+            | Self::Unreadable => false,
         }
     }
 }
@@ -167,6 +175,8 @@ pub struct EntryView {
     pub quarantined: bool,
     /// Number of executions so far, from 1.
     pub attempt: u64,
+    /// The round within the attempt, from 0.
+    pub round: u64,
     /// The latest attempt's fence.
     pub fence: u64,
     /// The signature, in hexadecimal.
@@ -183,6 +193,12 @@ pub struct EntryView {
     pub is_error: Option<bool>,
     /// Whose outcome it is: upstream, operator, prober, synthetic.
     pub provenance: Option<String>,
+    /// Why its caller no longer waits: timeout, cancelled, gone.
+    pub gave_up: Option<String>,
+    /// Why no answer will come, where the session knows it.
+    pub unanswered: Option<String>,
+    /// Its outcome's bytes are gone; it still forbids running again.
+    pub tombstone: bool,
     /// The client's own id of the call.
     pub call_id: Option<String>,
     /// The idempotency key.
@@ -235,6 +251,9 @@ impl EntryView {
             None | Some("upstream") => {}
             Some(other) => remarks.push(format!("by {other}")),
         }
+        if self.tombstone {
+            remarks.push("result expired".to_owned());
+        }
         remarks.extend(self.note.clone());
         remarks
     }
@@ -269,6 +288,7 @@ pub(super) mod tests {
             running: false,
             quarantined: false,
             attempt: 1,
+            round: 0,
             fence: seq,
             signature: "5c1e".repeat(16),
             scheme: "v1".to_owned(),
@@ -277,6 +297,9 @@ pub(super) mod tests {
             delivered_at: Some(Time(MOMENT.0 + 413_000)),
             is_error: Some(false),
             provenance: Some("upstream".to_owned()),
+            gave_up: None,
+            unanswered: None,
+            tombstone: false,
             call_id: Some(format!("toolu_{seq:02}")),
             key: None,
             window: None,

@@ -12,7 +12,12 @@
 //! answers by trying again.
 
 mod admit;
+#[cfg(test)]
+pub(crate) mod fixture;
 mod settle;
+pub mod sweep;
+pub mod verdict;
+pub mod verify;
 
 pub use admit::{
     Admission, AdmissionVerdict, Call, Identified, Joined, Refused, Replay, Round, Ticket,

@@ -10,6 +10,7 @@
 //! get a rule wrong, because it has none.
 
 pub mod cannot_use;
+pub mod compact;
 pub mod conformance;
 pub mod connection;
 pub mod filesystem;
@@ -22,8 +23,10 @@ pub mod mark;
 pub mod memory;
 pub(crate) mod pinned;
 pub mod place;
+pub mod reader;
 pub mod schema;
 pub mod sqlite;
+pub mod walk;
 pub(crate) mod whole_file;
 
 use std::ops::Range;
@@ -47,8 +50,8 @@ pub enum JournalError {
     #[error("the journal can't be written to: {0}")]
     ReadOnly(String),
     /// The file was deleted, moved or replaced while in use.
-    #[error("the journal was deleted, moved or replaced while in use")]
-    Moved,
+    #[error("{0} was deleted, moved or replaced while in use")]
+    Moved(String),
     /// The file is damaged.
     #[error("the journal is damaged: {0}")]
     Damaged(String),
@@ -69,7 +72,7 @@ impl JournalError {
             Self::Busy => "busy",
             Self::Full => "full",
             Self::ReadOnly(_) => "read_only",
-            Self::Moved => "moved",
+            Self::Moved(_) => "moved",
             Self::Damaged(_) | Self::Unreadable(_) => "corrupt",
             Self::Failed(_) => "failed",
         }
@@ -80,7 +83,7 @@ impl JournalError {
     pub const fn is_final(&self) -> bool {
         match self {
             Self::Busy | Self::Full | Self::ReadOnly(_) | Self::Unreadable(_) => false,
-            Self::Moved | Self::Damaged(_) | Self::Failed(_) => true,
+            Self::Moved(_) | Self::Damaged(_) | Self::Failed(_) => true,
         }
     }
 }
@@ -160,6 +163,8 @@ pub struct Workflow {
     pub uid: [u8; 16],
     /// The branch that calls go to.
     pub active: Branch,
+    /// The session that took the workflow over (`--supersede`): earlier ones start no more calls.
+    pub generation: Option<SessionId>,
 }
 
 /// One branch of a workflow.
@@ -331,6 +336,16 @@ pub struct Session {
     pub client_version: Option<String>,
 }
 
+/// Until when the owner of an at-least-once call is taken for at work, by the clock that ticks
+/// since the machine's boot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The boot that the time counts from; in another one the lease is over.
+    pub boot_id: String,
+    /// Milliseconds since that boot.
+    pub until_ms: u64,
+}
+
 /// Everything that one change writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
@@ -409,6 +424,54 @@ pub trait Transaction {
     ///
     /// The journal can't be read.
     fn branch(&mut self, id: BranchId) -> Result<Option<Branch>, JournalError>;
+
+    /// Makes a branch of the workflow that shares what is before `at` in `parent`, and makes it the
+    /// active one.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be written to.
+    fn create_branch(
+        &mut self,
+        workflow: u64,
+        parent: (BranchId, Seq),
+        at: Micros,
+    ) -> Result<Branch, JournalError>;
+
+    /// Notes that a session has taken the workflow over.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be written to.
+    fn set_generation(&mut self, workflow: u64, session: SessionId) -> Result<(), JournalError>;
+
+    /// Returns how many entries the workflow has, in all its branches.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    fn count_entries(&mut self, workflow: u64) -> Result<u64, JournalError>;
+
+    /// Returns the first entry of that very branch after a place.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    fn next_entry(&mut self, branch: BranchId, after: Seq) -> Result<Option<Stored>, JournalError>;
+
+    /// Returns an attempt's lease.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    fn lease(&mut self, fence: Fence) -> Result<Option<Lease>, JournalError>;
+
+    /// Writes an attempt's lease, new or renewed.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be written to.
+    fn put_lease(&mut self, fence: Fence, lease: &Lease) -> Result<(), JournalError>;
 
     /// Returns the entry at that place of that very branch.
     ///
@@ -555,6 +618,41 @@ pub trait Transaction {
     ///
     /// The journal can't be written to.
     fn set_key_fingerprint(&mut self, fingerprint: [u8; 32]) -> Result<(), JournalError>;
+
+    /// Returns places of entries, by branch and seq, that come after `after`; at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    fn places_after(
+        &mut self,
+        after: Option<(BranchId, Seq)>,
+        limit: usize,
+    ) -> Result<Vec<(BranchId, Seq)>, JournalError>;
+
+    /// Returns how many bytes of payload an attempt holds: its arguments, its outcome's bytes and
+    /// those of its task's end.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    fn payload_bytes(&mut self, fence: Fence) -> Result<u64, JournalError>;
+
+    /// Drops the payload of an attempt: its arguments, its outcome's bytes and those of its task's
+    /// end. What they were told by (signature, size, digest) stays. For burying alone.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be written to.
+    fn drop_payload(&mut self, fence: Fence) -> Result<(), JournalError>;
+
+    /// Puts `detail` in the place of what an event held. For burying alone: what an upstream wrote
+    /// to stderr may hold what the payload held. Nothing else of an event ever changes.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be written to.
+    fn put_detail(&mut self, event: u64, detail: &str) -> Result<(), JournalError>;
 
     /// Makes the transaction as durable as [`Journal::begin`] was asked to.
     ///

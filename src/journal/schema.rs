@@ -15,6 +15,8 @@ pub use super::connection::{APPLICATION_ID, SCHEMA_VERSION};
 /// The steps from an empty file to [`SCHEMA_VERSION`]; step n leads to version n.
 pub const STEPS: [&str; 1] = [STEP_1];
 
+// A payload is the last column of its table: only there does SQLite make room for it without
+// building the whole row in memory first.
 const STEP_1: &str = "
 CREATE TABLE meta (
     name  TEXT PRIMARY KEY,
@@ -26,6 +28,7 @@ CREATE TABLE workflows (
     workflow_id   TEXT NOT NULL UNIQUE,
     uid           BLOB NOT NULL,
     active_branch INTEGER NOT NULL,
+    generation    INTEGER,
     created_at    INTEGER NOT NULL
 ) STRICT;
 
@@ -107,13 +110,13 @@ CREATE TABLE attempts (
     started_at       INTEGER NOT NULL,
     scheme           TEXT NOT NULL,
     signature        BLOB NOT NULL,
-    arguments        BLOB,
     arguments_bytes  INTEGER NOT NULL,
     redacted         INTEGER NOT NULL,
     protocol_version TEXT,
     tool_revision    TEXT,
     policy           TEXT,
-    traceparent      TEXT
+    traceparent      TEXT,
+    arguments        BLOB
 ) STRICT;
 
 CREATE TABLE outcomes (
@@ -123,11 +126,11 @@ CREATE TABLE outcomes (
     provenance TEXT NOT NULL,
     at         INTEGER NOT NULL,
     digest     BLOB NOT NULL,
-    body       BLOB,
     state      BLOB,
     inputs     TEXT,
     task_id    TEXT,
-    task_at    TEXT
+    task_at    TEXT,
+    body       BLOB
 ) STRICT;
 
 CREATE INDEX outcomes_state ON outcomes (state) WHERE state IS NOT NULL;
@@ -141,6 +144,12 @@ CREATE TABLE task_ends (
     at         INTEGER NOT NULL,
     digest     BLOB NOT NULL,
     body       BLOB
+) STRICT;
+
+CREATE TABLE leases (
+    fence    INTEGER PRIMARY KEY,
+    boot_id  TEXT NOT NULL,
+    until_ms INTEGER NOT NULL
 ) STRICT;
 
 CREATE TABLE events (
@@ -194,10 +203,8 @@ pub fn shape(db: &Connection) -> rusqlite::Result<Vec<(String, String)>> {
     let mut rows = db.prepare(
         "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name",
     )?;
-    let shape = rows
-        .query_map((), |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect();
-    shape
+    rows.query_map((), |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect()
 }
 
 /// Returns [`shape`] of a journal that this program makes.

@@ -10,7 +10,7 @@
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::{
-    Applied, Attempt, Branch, Durability, Event, EventRow, Identity, Journal, JournalError,
+    Applied, Attempt, Branch, Durability, Event, EventRow, Identity, Journal, JournalError, Lease,
     Outcome, Payload, RoundKey, Session, Stored, TaskKey, Transaction, Workflow, Write,
 };
 use crate::rules::entry::{Entry, GaveUp, Provenance, Status, Unanswered};
@@ -18,12 +18,17 @@ use crate::rules::ids::{BranchId, Fence, HeldKey, Micros, Seq, SessionId, Window
 use crate::rules::lifecycle::Expect;
 use crate::rules::signature::{Scheme, Signature};
 
-const ENTRY: &str = "branch_id, seq, tool, status, attempt, round, fence, session_id, scheme, \
+/// The columns that [`read_entry`] reads, in its order.
+pub(crate) const ENTRY_COLUMNS: &str = "branch_id, seq, tool, status, attempt, round, fence, session_id, scheme, \
      signature, created_at, completed_at, delivered_at, gave_up, unanswered, is_error, provenance, \
      digest, tombstone, key, window, window_id, call_id, checksum";
 
 /// Prepared statements kept ready; there are fewer kinds than that.
 const STATEMENTS_MAX: usize = 64;
+
+/// Payloads up to this size, in bytes, are bound and read like any value; larger ones are streamed.
+const BOUND_BYTES_MAX: usize = 256 << 10;
+const BOUND_MAX: i64 = BOUND_BYTES_MAX as i64;
 
 /// How a journal makes a new connection to itself, with every check that opening one takes.
 pub type Connect = Box<dyn FnMut() -> Result<Connection, JournalError> + Send>;
@@ -83,7 +88,7 @@ impl SqliteJournal {
     }
 }
 
-fn read_identity(db: &Connection) -> Result<Identity, JournalError> {
+pub(crate) fn read_identity(db: &Connection) -> Result<Identity, JournalError> {
     let meta = |name: &str| -> Result<Option<rusqlite::types::Value>, JournalError> {
         db.query_row("SELECT value FROM meta WHERE name = ?1", [name], |row| {
             row.get(0)
@@ -406,7 +411,7 @@ impl SqliteTransaction<'_> {
                 attempt.started_at.0,
                 attempt.scheme.name(),
                 &attempt.signature.0[..],
-                attempt.arguments.as_deref(),
+                small(attempt.arguments.as_deref()),
                 db_int(attempt.arguments_bytes),
                 attempt.is_redacted,
                 attempt.protocol_version,
@@ -415,7 +420,81 @@ impl SqliteTransaction<'_> {
                 attempt.traceparent,
             ],
         )?;
-        Ok(())
+        self.put_large(
+            "attempts",
+            "arguments",
+            attempt.fence,
+            attempt.arguments.as_deref(),
+        )
+    }
+
+    /// Writes a payload that is too large to be bound: bound, it would be copied twice.
+    fn put_large(
+        &mut self,
+        table: &'static str,
+        column: &'static str,
+        fence: Fence,
+        payload: Option<&[u8]>,
+    ) -> Result<(), JournalError> {
+        let Some(payload) = payload.filter(|payload| payload.len() > BOUND_BYTES_MAX) else {
+            return Ok(());
+        };
+        let db = self.db;
+        let written = (|| {
+            db.execute(
+                &format!("UPDATE {table} SET {column} = ?2 WHERE fence = ?1"),
+                params![
+                    db_int(fence.0),
+                    rusqlite::blob::ZeroBlob(payload.len() as u64)
+                ],
+            )?;
+            let mut blob = db.blob_open("main", table, column, db_int(fence.0), false)?;
+            blob.write_at(payload, 0)?;
+            blob.close()
+        })();
+        written.map_err(|error| self.fail(&error))
+    }
+
+    fn with_body(
+        &mut self,
+        table: &'static str,
+        found: Option<(Outcome, bool)>,
+    ) -> Result<Option<Outcome>, JournalError> {
+        match found {
+            Some((mut outcome, true)) => {
+                outcome.body = self.payload(table, "body", outcome.fence)?;
+                Ok(Some(outcome))
+            }
+            Some((outcome, false)) => Ok(Some(outcome)),
+            None => Ok(None),
+        }
+    }
+
+    /// Reads a payload; large ones past SQLite's own copy of the row.
+    fn payload(
+        &mut self,
+        table: &'static str,
+        column: &'static str,
+        fence: Fence,
+    ) -> Result<Option<Payload>, JournalError> {
+        let bytes = self.one(
+            &format!("SELECT length({column}) FROM {table} WHERE fence = ?1"),
+            [db_int(fence.0)],
+            |row| row.get::<_, Option<i64>>(0),
+        )?;
+        let Some(bytes) = bytes.flatten() else {
+            return Ok(None);
+        };
+        let db = self.db;
+        let read = (|| {
+            let blob = db.blob_open("main", table, column, db_int(fence.0), true)?;
+            let mut payload = vec![0; usize::try_from(bytes).unwrap_or(0)];
+            blob.read_at_exact(&mut payload, 0)?;
+            blob.close()?;
+            Ok(payload)
+        })();
+        read.map(|payload| Some(Payload::from(payload)))
+            .map_err(|error: rusqlite::Error| self.fail(&error))
     }
 
     fn put_outcome(&mut self, was: Status, outcome: &Outcome) -> Result<(), JournalError> {
@@ -431,10 +510,10 @@ impl SqliteTransaction<'_> {
                     outcome.provenance.name(),
                     outcome.at.0,
                     &outcome.digest[..],
-                    outcome.body.as_deref(),
+                    small(outcome.body.as_deref()),
                 ],
             )?;
-            return Ok(());
+            return self.put_large("task_ends", "body", outcome.fence, outcome.body.as_deref());
         }
         let round = outcome.round.as_ref();
         let task = outcome.task.as_ref();
@@ -448,22 +527,22 @@ impl SqliteTransaction<'_> {
                 outcome.provenance.name(),
                 outcome.at.0,
                 &outcome.digest[..],
-                outcome.body.as_deref(),
+                small(outcome.body.as_deref()),
                 round.and_then(|round| round.state.as_ref().map(|state| &state[..])),
                 round.map(|round| &round.inputs),
                 task.map(|task| &task.id),
                 task.map(|task| &task.created_at),
             ],
         )?;
-        Ok(())
+        self.put_large("outcomes", "body", outcome.fence, outcome.body.as_deref())
     }
 }
 
 impl Transaction for SqliteTransaction<'_> {
     fn workflow(&mut self, id: &WorkflowId) -> Result<Option<Workflow>, JournalError> {
         let found = self.one(
-            "SELECT w.id, w.uid, b.id, b.workflow, b.branch, b.parent, b.forked_at, b.highest_seq \
-             FROM workflows w JOIN branches b ON b.id = w.active_branch WHERE w.workflow_id = ?1",
+            "SELECT w.id, w.uid, b.id, b.workflow, b.branch, b.parent, b.forked_at, b.highest_seq, \
+             w.generation FROM workflows w JOIN branches b ON b.id = w.active_branch WHERE w.workflow_id = ?1",
             [&id.0],
             |row| {
                 Ok(Workflow {
@@ -471,6 +550,10 @@ impl Transaction for SqliteTransaction<'_> {
                     id: id.clone(),
                     uid: bytes(row, 1)?,
                     active: read_branch(row, 2)?,
+                    generation: match row.get::<_, Option<i64>>(8)? {
+                        Some(_) => Some(SessionId(number(row, 8)?)),
+                        None => None,
+                    },
                 })
             },
         )?;
@@ -506,9 +589,83 @@ impl Transaction for SqliteTransaction<'_> {
         )
     }
 
+    fn create_branch(
+        &mut self,
+        workflow: u64,
+        parent: (BranchId, Seq),
+        at: Micros,
+    ) -> Result<Branch, JournalError> {
+        self.run(
+            "INSERT INTO branches (workflow, branch, parent, forked_at, highest_seq, created_at) \
+             SELECT ?1, max(branch) + 1, ?2, ?3, ?3 - 1, ?4 FROM branches WHERE workflow = ?1",
+            params![
+                db_int(workflow),
+                db_int(parent.0.0),
+                db_int(parent.1.0),
+                at.0
+            ],
+        )?;
+        let branch = BranchId(u64::try_from(self.db.last_insert_rowid()).unwrap_or(0));
+        self.run(
+            "UPDATE workflows SET active_branch = ?2 WHERE id = ?1",
+            params![db_int(workflow), db_int(branch.0)],
+        )?;
+        self.branch(branch)?
+            .ok_or_else(|| JournalError::Damaged("a new branch is not there".into()))
+    }
+
+    fn set_generation(&mut self, workflow: u64, session: SessionId) -> Result<(), JournalError> {
+        self.run(
+            "UPDATE workflows SET generation = ?2 WHERE id = ?1",
+            [db_int(workflow), db_int(session.0)],
+        )?;
+        Ok(())
+    }
+
+    fn count_entries(&mut self, workflow: u64) -> Result<u64, JournalError> {
+        let count = self.one(
+            "SELECT count(*) FROM branches b JOIN entries e ON e.branch_id = b.id \
+             WHERE b.workflow = ?1",
+            [db_int(workflow)],
+            |row| number(row, 0),
+        )?;
+        Ok(count.unwrap_or(0))
+    }
+
+    fn next_entry(&mut self, branch: BranchId, after: Seq) -> Result<Option<Stored>, JournalError> {
+        self.one(
+            &format!(
+                "SELECT {ENTRY_COLUMNS} FROM entries WHERE branch_id = ?1 AND seq > ?2 ORDER BY seq LIMIT 1"
+            ),
+            [db_int(branch.0), db_int(after.0)],
+            read_entry,
+        )
+    }
+
+    fn lease(&mut self, fence: Fence) -> Result<Option<Lease>, JournalError> {
+        self.one(
+            "SELECT boot_id, until_ms FROM leases WHERE fence = ?1",
+            [db_int(fence.0)],
+            |row| {
+                Ok(Lease {
+                    boot_id: row.get(0)?,
+                    until_ms: number(row, 1)?,
+                })
+            },
+        )
+    }
+
+    fn put_lease(&mut self, fence: Fence, lease: &Lease) -> Result<(), JournalError> {
+        self.run(
+            "INSERT OR REPLACE INTO leases (fence, boot_id, until_ms) VALUES (?1, ?2, ?3)",
+            params![db_int(fence.0), lease.boot_id, db_int(lease.until_ms)],
+        )?;
+        Ok(())
+    }
+
     fn entry(&mut self, branch: BranchId, seq: Seq) -> Result<Option<Stored>, JournalError> {
         self.one(
-            &format!("SELECT {ENTRY} FROM entries WHERE branch_id = ?1 AND seq = ?2"),
+            &format!("SELECT {ENTRY_COLUMNS} FROM entries WHERE branch_id = ?1 AND seq = ?2"),
             [db_int(branch.0), db_int(seq.0)],
             read_entry,
         )
@@ -527,7 +684,7 @@ impl Transaction for SqliteTransaction<'_> {
         for (scheme, signature) in signatures {
             found.extend(self.all(
                 &format!(
-                    "SELECT {ENTRY} FROM entries INDEXED BY entries_undelivered \
+                    "SELECT {ENTRY_COLUMNS} FROM entries INDEXED BY entries_undelivered \
                      WHERE delivered_at IS NULL AND branch_id = ?1 AND signature = ?2 \
                      AND scheme = ?3 ORDER BY seq"
                 ),
@@ -542,7 +699,7 @@ impl Transaction for SqliteTransaction<'_> {
     fn by_key(&mut self, key: &HeldKey) -> Result<Option<Stored>, JournalError> {
         self.one(
             &format!(
-                "SELECT {ENTRY} FROM entries INDEXED BY entries_key \
+                "SELECT {ENTRY_COLUMNS} FROM entries INDEXED BY entries_key \
                  WHERE key IS NOT NULL AND key = ?1 AND window = ?2 AND window_id = ?3 \
                  ORDER BY fence LIMIT 1"
             ),
@@ -586,7 +743,7 @@ impl Transaction for SqliteTransaction<'_> {
         for (fence, task) in tasks {
             let stored = self.one(
                 &format!(
-                    "SELECT {ENTRY} FROM entries WHERE (branch_id, seq) = \
+                    "SELECT {ENTRY_COLUMNS} FROM entries WHERE (branch_id, seq) = \
                      (SELECT branch_id, seq FROM attempts WHERE fence = ?1) AND fence = ?1"
                 ),
                 [db_int(fence)],
@@ -600,49 +757,60 @@ impl Transaction for SqliteTransaction<'_> {
     }
 
     fn outcome(&mut self, fence: Fence) -> Result<Option<Outcome>, JournalError> {
-        self.one(
-            "SELECT fence, status, is_error, provenance, at, digest, body, state, inputs, task_id, \
-             task_at FROM outcomes WHERE fence = ?1",
-            [db_int(fence.0)],
+        let found = self.one(
+            "SELECT fence, status, is_error, provenance, at, digest, length(body), \
+             CASE WHEN length(body) <= ?2 THEN body END, state, inputs, task_id, task_at \
+             FROM outcomes WHERE fence = ?1",
+            params![db_int(fence.0), BOUND_MAX],
             |row| {
-                let inputs: Option<String> = row.get(8)?;
-                let state: Option<Vec<u8>> = row.get(7)?;
-                let task_id: Option<String> = row.get(9)?;
-                Ok(Outcome {
-                    round: inputs.map(|inputs| RoundKey {
-                        state: state.and_then(|state| state.try_into().ok()),
-                        inputs,
-                    }),
-                    task: match task_id {
-                        Some(id) => Some(TaskKey {
-                            id,
-                            created_at: row.get::<_, Option<String>>(10)?.unwrap_or_default(),
+                let state: Option<Vec<u8>> = row.get(8)?;
+                let inputs: Option<String> = row.get(9)?;
+                let task_id: Option<String> = row.get(10)?;
+                let (outcome, is_large) = read_outcome(row)?;
+                Ok((
+                    Outcome {
+                        round: inputs.map(|inputs| RoundKey {
+                            state: state.and_then(|state| state.try_into().ok()),
+                            inputs,
                         }),
-                        None => None,
+                        task: match task_id {
+                            Some(id) => Some(TaskKey {
+                                id,
+                                created_at: row.get::<_, Option<String>>(11)?.unwrap_or_default(),
+                            }),
+                            None => None,
+                        },
+                        ..outcome
                     },
-                    ..read_outcome(row)?
-                })
+                    is_large,
+                ))
             },
-        )
+        )?;
+        self.with_body("outcomes", found)
     }
 
     fn task_end(&mut self, fence: Fence) -> Result<Option<Outcome>, JournalError> {
-        self.one(
-            "SELECT fence, status, is_error, provenance, at, digest, body FROM task_ends \
-             WHERE fence = ?1",
-            [db_int(fence.0)],
+        let found = self.one(
+            "SELECT fence, status, is_error, provenance, at, digest, length(body), \
+             CASE WHEN length(body) <= ?2 THEN body END FROM task_ends WHERE fence = ?1",
+            params![db_int(fence.0), BOUND_MAX],
             read_outcome,
-        )
+        )?;
+        self.with_body("task_ends", found)
     }
 
     fn attempt(&mut self, fence: Fence) -> Result<Option<Attempt>, JournalError> {
-        self.one(
+        let found = self.one(
             "SELECT fence, branch_id, seq, attempt, round, previous, session_id, started_at, \
-             scheme, signature, arguments, arguments_bytes, redacted, protocol_version, \
-             tool_revision, policy, traceparent FROM attempts WHERE fence = ?1",
-            [db_int(fence.0)],
+             scheme, signature, CASE WHEN length(arguments) <= ?2 THEN arguments END, \
+             arguments_bytes, redacted, protocol_version, tool_revision, policy, traceparent, \
+             length(arguments) FROM attempts WHERE fence = ?1",
+            params![db_int(fence.0), BOUND_MAX],
             |row| {
-                Ok(Attempt {
+                let is_large = row
+                    .get::<_, Option<i64>>(17)?
+                    .is_some_and(|bytes| bytes > BOUND_MAX);
+                let attempt = Attempt {
                     fence: Fence(number(row, 0)?),
                     branch: BranchId(number(row, 1)?),
                     seq: Seq(number(row, 2)?),
@@ -663,9 +831,18 @@ impl Transaction for SqliteTransaction<'_> {
                     tool_revision: row.get(14)?,
                     policy: row.get(15)?,
                     traceparent: row.get(16)?,
-                })
+                };
+                Ok((attempt, is_large))
             },
-        )
+        )?;
+        match found {
+            Some((mut attempt, true)) => {
+                attempt.arguments = self.payload("attempts", "arguments", fence)?;
+                Ok(Some(attempt))
+            }
+            Some((attempt, false)) => Ok(Some(attempt)),
+            None => Ok(None),
+        }
     }
 
     fn has_scheme(&mut self, scheme: Scheme) -> Result<bool, JournalError> {
@@ -823,6 +1000,54 @@ impl Transaction for SqliteTransaction<'_> {
         Ok(())
     }
 
+    fn places_after(
+        &mut self,
+        after: Option<(BranchId, Seq)>,
+        limit: usize,
+    ) -> Result<Vec<(BranchId, Seq)>, JournalError> {
+        let (branch, seq) = after.unwrap_or((BranchId(0), Seq(0)));
+        self.all(
+            "SELECT branch_id, seq FROM entries WHERE (branch_id, seq) > (?1, ?2) \
+             ORDER BY branch_id, seq LIMIT ?3",
+            params![
+                db_int(branch.0),
+                db_int(seq.0),
+                i64::try_from(limit).unwrap_or(i64::MAX)
+            ],
+            |row| Ok((BranchId(number(row, 0)?), Seq(number(row, 1)?))),
+        )
+    }
+
+    fn payload_bytes(&mut self, fence: Fence) -> Result<u64, JournalError> {
+        let bytes = self.one(
+            "SELECT coalesce((SELECT length(arguments) FROM attempts WHERE fence = ?1), 0) \
+             + coalesce((SELECT length(body) FROM outcomes WHERE fence = ?1), 0) \
+             + coalesce((SELECT length(body) FROM task_ends WHERE fence = ?1), 0)",
+            [db_int(fence.0)],
+            |row| number(row, 0),
+        )?;
+        Ok(bytes.unwrap_or(0))
+    }
+
+    fn drop_payload(&mut self, fence: Fence) -> Result<(), JournalError> {
+        for sql in [
+            "UPDATE attempts SET arguments = NULL WHERE fence = ?1 AND arguments IS NOT NULL",
+            "UPDATE outcomes SET body = NULL WHERE fence = ?1 AND body IS NOT NULL",
+            "UPDATE task_ends SET body = NULL WHERE fence = ?1 AND body IS NOT NULL",
+        ] {
+            self.run(sql, [db_int(fence.0)])?;
+        }
+        Ok(())
+    }
+
+    fn put_detail(&mut self, event: u64, detail: &str) -> Result<(), JournalError> {
+        self.run(
+            "UPDATE events SET detail = ?2 WHERE id = ?1",
+            params![db_int(event), detail],
+        )?;
+        Ok(())
+    }
+
     fn commit(mut self) -> Result<(), JournalError> {
         let committed = self
             .db
@@ -840,7 +1065,7 @@ impl Transaction for SqliteTransaction<'_> {
             JournalError::Busy | JournalError::Full if rolled_back => Err(kind),
             kind => {
                 let kind = match kind {
-                    JournalError::Damaged(_) | JournalError::Moved => kind,
+                    JournalError::Damaged(_) | JournalError::Moved(_) => kind,
                     other => JournalError::Failed(other.to_string()),
                 };
                 *self.failed = Some(kind.clone());
@@ -860,14 +1085,14 @@ fn number(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
     u64::try_from(value).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(index, value))
 }
 
-fn bytes<const N: usize>(row: &Row<'_>, index: usize) -> rusqlite::Result<[u8; N]> {
+pub(crate) fn bytes<const N: usize>(row: &Row<'_>, index: usize) -> rusqlite::Result<[u8; N]> {
     let value = row.get_ref(index)?.as_blob()?;
     value
         .try_into()
         .map_err(|_| rusqlite::Error::InvalidColumnIndex(index))
 }
 
-fn named<T>(
+pub(crate) fn named<T>(
     row: &Row<'_>,
     index: usize,
     from_name: impl FnOnce(&str) -> Option<T>,
@@ -899,7 +1124,7 @@ fn held(key: Option<&HeldKey>) -> (Option<&str>, Option<&'static str>, Option<&s
     )
 }
 
-fn read_branch(row: &Row<'_>, first: usize) -> rusqlite::Result<Branch> {
+pub(crate) fn read_branch(row: &Row<'_>, first: usize) -> rusqlite::Result<Branch> {
     let parent: Option<i64> = row.get(first + 3)?;
     Ok(Branch {
         id: BranchId(number(row, first)?),
@@ -916,7 +1141,7 @@ fn read_branch(row: &Row<'_>, first: usize) -> rusqlite::Result<Branch> {
     })
 }
 
-/// Reads one entry from a row that selects [`ENTRY`]'s columns.
+/// Reads one entry from a row that selects [`ENTRY_COLUMNS`]'s columns.
 pub(crate) fn read_entry(row: &Row<'_>) -> rusqlite::Result<Stored> {
     let key: Option<String> = row.get(19)?;
     Ok(Stored {
@@ -957,18 +1182,27 @@ pub(crate) fn read_entry(row: &Row<'_>) -> rusqlite::Result<Stored> {
     })
 }
 
-fn read_outcome(row: &Row<'_>) -> rusqlite::Result<Outcome> {
-    Ok(Outcome {
+/// Reads an outcome, and whether its body is to be read by itself. The first eight columns are
+/// fence, status, is_error, provenance, at, digest, the body's length, and the body if it is small.
+fn read_outcome(row: &Row<'_>) -> rusqlite::Result<(Outcome, bool)> {
+    let length: Option<i64> = row.get(6)?;
+    let outcome = Outcome {
         fence: Fence(number(row, 0)?),
         status: named(row, 1, Status::from_name)?,
         is_error: row.get(2)?,
         provenance: named(row, 3, Provenance::from_name)?,
         at: Micros(row.get(4)?),
         digest: bytes(row, 5)?,
-        body: row.get::<_, Option<Vec<u8>>>(6)?.map(Payload::from),
+        body: row.get::<_, Option<Vec<u8>>>(7)?.map(Payload::from),
         round: None,
         task: None,
-    })
+    };
+    Ok((outcome, length.is_some_and(|length| length > BOUND_MAX)))
+}
+
+/// Returns a payload that may be bound as it is.
+fn small(payload: Option<&[u8]>) -> Option<&[u8]> {
+    payload.filter(|payload| payload.len() <= BOUND_BYTES_MAX)
 }
 
 pub(crate) fn read_event(row: &Row<'_>) -> rusqlite::Result<EventRow> {

@@ -116,6 +116,45 @@ pub fn open(
     })
 }
 
+/// A journal opened for an operator's verdicts.
+pub struct Desk {
+    /// The journal.
+    pub journal: SqliteJournal,
+    /// Its high-water mark, to be raised after a fence was committed.
+    pub mark: Mark,
+    /// Who is live.
+    pub locks: LockQuery,
+    /// What the owner should know.
+    pub warnings: Vec<Warning>,
+}
+
+/// Opens a journal that is there, to be written to without being a session.
+///
+/// # Errors
+///
+/// As [`open`], and [`CannotUse::Absent`]: a verdict never makes a journal.
+pub fn open_for_verdicts(path: &JournalPath) -> Result<Desk, CannotUse> {
+    let filesystem = filesystem::kind(path.folder())?;
+    if place::inspect(path)? == State::Absent {
+        return Err(CannotUse::Absent {
+            path: path.as_path().to_owned(),
+        });
+    }
+    let (mut journal, mut warnings) = open_sqlite(path, &filesystem)?;
+    let uid = journal.identity().uid;
+    // The mark is read before the snapshot whose highest fence it is compared with.
+    let (mark, read) = Mark::open(path, &uid)?;
+    let highest = highest_fence(path, &mut journal)?;
+    mark::check(path, &read, highest)?;
+    warnings.extend(read.warning(path, highest));
+    Ok(Desk {
+        journal,
+        mark,
+        locks: LockQuery::new(path),
+        warnings,
+    })
+}
+
 fn open_sqlite(
     path: &JournalPath,
     filesystem: &Filesystem,
@@ -164,7 +203,6 @@ fn open_sqlite(
     let still_there = move || {
         let watches = watches.lock().unwrap_or_else(PoisonError::into_inner);
         match watches.last().map(Watch::check) {
-            Some(Err(CannotUse::Moved { .. })) => Err(JournalError::Moved),
             Some(Err(error)) => Err(unusable(&error)),
             Some(Ok(())) | None => Ok(()),
         }
@@ -179,8 +217,8 @@ fn open_sqlite(
 pub fn unusable(error: &CannotUse) -> JournalError {
     if error.is_busy() {
         JournalError::Busy
-    } else if matches!(error, CannotUse::Moved { .. } | CannotUse::Absent { .. }) {
-        JournalError::Moved
+    } else if let CannotUse::Moved { path } | CannotUse::Absent { path } = error {
+        JournalError::Moved(path.display().to_string())
     } else {
         JournalError::ReadOnly(error.to_string())
     }

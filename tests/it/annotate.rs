@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::world::{Call, World, assert_done};
+use crate::call::{Call, assert_done};
+use crate::world::World;
 
 #[test]
 fn without_the_flag_nothing_is_added_to_a_result() {

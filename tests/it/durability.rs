@@ -4,7 +4,9 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::json;
 
-use crate::world::{Call, Proxy, World, assert_done};
+use crate::call::{Call, assert_done};
+use crate::proxy::Proxy;
+use crate::world::World;
 
 /// One thing that the trace tells, in the order of the trace.
 #[derive(Debug, PartialEq, Eq)]

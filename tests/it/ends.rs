@@ -6,9 +6,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::world::{
-    Call, DEADLINE, Proxy, World, assert_done, assert_refused, contains, is_alive, refusal,
-};
+use crate::call::{Call, assert_done, assert_refused, refusal};
+use crate::proxy::Proxy;
+use crate::world::{DEADLINE, World, contains, cpu_ticks, is_alive};
 
 /// What a host grants between its SIGTERM and its SIGKILL, less a margin.
 const AFTER_SIGNAL: Duration = Duration::from_millis(1900);
@@ -162,7 +162,7 @@ fn a_command_that_cannot_be_started_is_answered_for() {
         assert!(answer["error"]["code"].is_i64(), "{answer}");
         assert_eq!(proxy.wait_code(), 69);
         let stderr = proxy.stderr_to_end();
-        assert!(stderr.contains(missing), "{stderr}");
+        assert!(stderr.contains("upstream"), "{stderr}");
     }
 }
 
@@ -342,7 +342,10 @@ fn nothing_outlives_a_killed_proxy() {
         let world = World::new();
         // A background job's input is /dev/null unless the shell is told otherwise.
         let command = match command.strip_prefix("sh -c ") {
-            Some(rest) => format!("exec 3<&0; sh -c {}", rest.replace("true' &", "true' <&3 &")),
+            Some(rest) => format!(
+                "exec 3<&0; sh -c {}",
+                rest.replace("true' &", "true' <&3 &")
+            ),
             None => command,
         };
         let mut proxy = world.proxy().shell(&command).start();
@@ -436,6 +439,16 @@ fn many_short_sessions_follow_each_other() {
     assert_eq!(world.entries().len(), 20);
 }
 
+/// How many sessions and entries a journal holds; a journal that is not there holds none.
+fn rows_in(world: &World) -> i64 {
+    if !world.journal().exists() {
+        return 0;
+    }
+    let db = rusqlite::Connection::open(world.journal()).unwrap();
+    let sql = "SELECT (SELECT count(*) FROM sessions) + (SELECT count(*) FROM entries)";
+    db.query_row(sql, [], |row| row.get(0)).unwrap()
+}
+
 /// A sibling that is started only to probe, and killed at once, leaves no trace.
 #[test]
 fn a_probe_that_is_killed_at_once_leaves_no_trace() {
@@ -451,10 +464,27 @@ fn a_probe_that_is_killed_at_once_leaves_no_trace() {
         probe.wait();
         proxy.stop();
     }
-    assert!(!world.journal().exists());
+    assert_eq!(rows_in(&world), 0);
     let mut proxy = world.proxy().start();
     assert_done(&proxy.call(&Call::charge(1)));
     proxy.stop();
     assert_eq!(world.entries().len(), 1);
     assert!(!contains(&world.upstream_lines().concat(), b"checkpoint"));
+}
+
+#[test]
+fn a_drain_spins_no_core() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    hold_call(&world, &mut proxy);
+    proxy.close_stdin();
+    let limit = Duration::from_millis(700);
+    let before = cpu_ticks(proxy.pid());
+    assert_eq!(proxy.recv_id_within(1, limit), None);
+    let ticks = cpu_ticks(proxy.pid()) - before;
+    assert!(ticks < 15, "{ticks} ticks at the end of input");
+    world.release("h");
+    assert_done(&proxy.recv_id(1));
+    assert_eq!(proxy.wait_code(), 0);
+    assert_eq!(world.effects_of("charge"), 1);
 }

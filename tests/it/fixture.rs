@@ -2,7 +2,8 @@
 
 use serde_json::json;
 
-use crate::world::{Call, DEADLINE, World, assert_done, is_alive};
+use crate::call::{Call, assert_done};
+use crate::world::{DEADLINE, World, is_alive};
 
 #[test]
 fn an_effect_is_logged_before_its_answer() {

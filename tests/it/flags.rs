@@ -4,7 +4,8 @@ use std::process::Output;
 
 use serde_json::{Value, json};
 
-use crate::world::{Call, World, assert_done, checkpoint, member_bytes, result_bytes};
+use crate::call::{Call, assert_done, member_bytes, result_bytes};
+use crate::world::{World, checkpoint};
 
 /// Usage errors have a code of their own.
 const USAGE: i32 = 2;

@@ -11,9 +11,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::world::{
-    Call, DEADLINE, Proxy, World, assert_done, assert_refused, refusal, result_bytes,
-};
+use crate::call::{Call, assert_done, assert_refused, refusal, result_bytes};
+use crate::proxy::Proxy;
+use crate::world::{DEADLINE, World};
 
 /// How a session ends. Each way is met by the same assertion.
 #[derive(Clone, Copy, Debug)]
@@ -108,6 +108,8 @@ fn a_call_cut_off_mid_flight_is_in_doubt_and_shown_and_never_settled_by_time() {
         assert_eq!(entry["status"], "PENDING", "{entry}");
         assert_eq!(entry["in_doubt"], true, "{entry}");
         assert_eq!(entry["attempt"], 1, "{entry}");
+        let shown = world.operator(&["ls", "--in-doubt", "--fail-if-any"]);
+        assert_eq!(shown.status.code(), Some(3), "{shown:?}");
         assert_eq!(world.effects_of("charge"), effects);
         assert_eq!(world.calls_at_upstream(), 1);
     }
@@ -131,6 +133,8 @@ fn a_workflow_that_starts_over_runs_only_what_it_had_not_run() {
     }
     proxy.stop();
     assert_eq!(world.calls_at_upstream(), 6);
+    let shown = world.operator(&["ls", "--in-doubt", "--fail-if-any"]);
+    assert_eq!(shown.status.code(), Some(0), "{shown:?}");
 }
 
 #[test]

@@ -4,7 +4,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::world::{Call, DEADLINE, World, assert_done, assert_refused};
+use crate::call::{Call, assert_done, assert_refused};
+use crate::world::{DEADLINE, World};
 
 #[test]
 fn an_equal_call_of_unknown_outcome_forbids_a_new_one() {
@@ -47,6 +48,24 @@ fn a_killed_proxys_call_forbids_a_new_one_too() {
     assert_refused(&proxy.call(&Call::charge(2)), "in_doubt", "unknown");
     proxy.stop();
     assert_eq!(world.effects_of("charge"), 1);
+    assert_eq!(world.calls_at_upstream(), 1);
+}
+
+/// The proxy is dead, its upstream is not yet: the caller is gone all the same, so this is no
+/// call "at the same time".
+#[test]
+fn a_killed_proxys_call_forbids_a_new_one_while_its_upstream_still_runs() {
+    let world = World::new();
+    let deaf = ["--on-eof", "ignore", "--ignore-sigterm", "--grandchild"];
+    let mut proxy = world.proxy().upstream(&deaf).start();
+    proxy.send_call(&Call::charge(1).script(json!({"hold_after": "h"})));
+    world.wait_held("h");
+    proxy.kill9();
+    let mut proxy = world.proxy().start();
+    let answer = proxy.call(&Call::charge(2));
+    assert_eq!(world.effects_of("charge"), 1, "{answer}");
+    assert_refused(&answer, "in_doubt", "unknown");
+    proxy.stop();
     assert_eq!(world.calls_at_upstream(), 1);
 }
 

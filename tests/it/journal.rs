@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::world::{Call, World, assert_done, assert_refused, contains, refusal};
+use crate::call::{Call, assert_done, assert_refused, refusal};
+use crate::world::{World, contains};
 
 /// Something that is done to the journal's place, with its name.
 type Trick = (&'static str, fn(&Path));
@@ -23,6 +24,13 @@ fn used_world() -> World {
     assert_done(&proxy.call(&Call::charge(1).seq(1)));
     proxy.stop();
     world
+}
+
+/// Brings all that is in the `-wal` into the journal itself.
+fn fold_wal(world: &World) {
+    let db = rusqlite::Connection::open(world.journal()).unwrap();
+    db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+        .unwrap();
 }
 
 /// The bytes of every file below a folder.
@@ -136,9 +144,8 @@ fn a_newer_schema_is_refused_with_both_versions_named() {
         .unwrap();
     assert!(version > 0);
     db.pragma_update(None, "user_version", version + 1).unwrap();
-    db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
-        .unwrap();
     drop(db);
+    fold_wal(&world);
     let stderr = assert_start_refused(&world);
     for version in [version, version + 1] {
         assert!(stderr.contains(&version.to_string()), "{stderr}");
@@ -180,6 +187,7 @@ fn the_journal_says_whose_it_is() {
 fn a_truncated_journal_is_refused() {
     for keep in [100u64, 4096, 5000] {
         let world = used_world();
+        fold_wal(&world);
         let file = fs::OpenOptions::new()
             .write(true)
             .open(world.journal())
@@ -194,10 +202,12 @@ fn a_truncated_journal_is_refused() {
 #[test]
 fn an_older_copy_is_refused() {
     let world = used_world();
+    fold_wal(&world);
     let old = fs::read(world.journal()).unwrap();
     let mut proxy = world.proxy().start();
     assert_done(&proxy.call(&Call::new(2, "refund", json!({})).seq(2)));
     proxy.stop();
+    fold_wal(&world);
     fs::write(world.journal(), old).unwrap();
     for companion in ["run.db-wal", "run.db-shm"] {
         let _ = fs::remove_file(world.journal().with_file_name(companion));
@@ -304,8 +314,7 @@ fn an_outcome_waits_for_a_busy_journal() {
     writer.busy_timeout(Duration::from_secs(5)).unwrap();
     writer.execute_batch("BEGIN IMMEDIATE").unwrap();
     world.release("h");
-    proxy.await_quiet();
-    let early = proxy.recv_id_within(1, Duration::from_millis(300));
+    let early = proxy.recv_id_within(1, Duration::from_millis(500));
     assert_eq!(early, None, "answered before it was durable");
     writer.execute_batch("ROLLBACK").unwrap();
     assert_done(&proxy.recv_id(1));

@@ -3,6 +3,11 @@
 //! One file a subject. The oracle for "it ran once" is the upstream's effects log, the oracle for
 //! "unchanged" are the bytes that it received and sent; the journal is asked last, by the
 //! operator's commands. `fixture.rs` proves the oracle itself, without a proxy.
+//!
+//! Run with `cargo test --features test-fakes --test it`. For trying things out:
+//! `CHECKPOINT_IT_PROGRAM` names another build to test, `CHECKPOINT_IT_DIRECT` leaves the proxy out,
+//! `CHECKPOINT_IT_SEED` and `CHECKPOINT_IT_KILLS` repeat or lengthen the random kills.
+//! `durability.rs` needs `strace`.
 
 #![expect(
     clippy::unwrap_used,
@@ -11,15 +16,29 @@
 )]
 
 mod annotate;
+mod bench;
+mod call;
+mod cancel;
+mod desk_read;
+mod desk_resolve;
 mod durability;
 mod ends;
+mod entry;
 mod fixture;
 mod flags;
 mod guarantee;
 mod guard;
+mod join;
 mod journal;
+mod lines;
+mod malformed;
+mod ops_gc;
+mod ops_verify;
+mod pressure;
+mod proxy;
 mod refusals;
 mod relay;
 mod replay;
 mod rounds;
+mod setup;
 mod world;

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::world::{Call, World, assert_done, assert_refused, refusal};
+use crate::call::{Call, assert_done, assert_refused, refusal};
+use crate::world::World;
 
 /// A world with seq 1 in doubt (a charge) and seq 2 completed (a refund).
 fn world_with_doubt() -> World {
@@ -93,7 +94,7 @@ fn a_message_stands_alone() {
     let world = world_with_doubt();
     let mut proxy = world.proxy().flags(["--refusals", "error"]).start();
     let in_doubt = proxy.call(&Call::charge(1).seq(1));
-    let diverging = proxy.call(&Call::charge(2).seq(2));
+    let diverging = proxy.call(&Call::new(2, "refund", json!({"amount": 6})).seq(2));
     proxy.stop();
     for (answer, opening, words) in [
         (

@@ -1,15 +1,13 @@
-//! Which entry a call means and what is answered from it: the table of decisions, seen from outside.
+//! What is answered from an entry that has an outcome, or never will: the table of decisions.
 
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::world::{
-    Call, DEADLINE, World, assert_done, assert_refused, contains, member_bytes, refusal,
-    result_bytes,
-};
+use crate::call::{Call, assert_done, assert_refused, member_bytes, refusal, result_bytes};
+use crate::world::{World, contains};
 
 #[test]
 fn a_live_answer_is_the_upstreams_bytes_and_a_replay_the_results() {
@@ -116,58 +114,6 @@ fn other_arguments_at_a_seq_diverge_with_both_signatures_and_a_diff() {
 }
 
 #[test]
-fn what_a_reader_must_take_for_the_same_call_is_the_same() {
-    let world = World::new();
-    let mut proxy = world.proxy().start();
-    let line = |id: u32, arguments: &str| {
-        format!(
-            r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"charge","arguments":{arguments},"_meta":{{"checkpoint_seq":1,"progressToken":{id},"traceparent":"00-{id}"}}}}}}"#
-        )
-    };
-    proxy.send(line(1, r#"{"a":1,"b":[{"c":"/","d":10}],"e":"a"}"#));
-    assert_done(&proxy.recv_id(1));
-    for (id, same) in (2..).zip([
-        r#"{"e":"a","b":[{"d":10,"c":"/"}],"a":1}"#,
-        r#"{ "a" : 1.0, "b":[{"c":"\/","d":1e1}], "e":"\u0061" }"#,
-        r#"{"\u0061":10e-1,"b":[{"c":"\u002f","d":10.0}],"e":"a"}"#,
-    ]) {
-        proxy.send(line(id, same));
-        assert_done(&proxy.recv_id(id));
-    }
-    for (id, other) in (100..).zip([
-        r#"{"a":"1","b":[{"c":"/","d":10}],"e":"a"}"#,
-        r#"{"a":1,"b":[{"c":"/","d":10}],"e":"A"}"#,
-        r#"{"a":1,"b":[{"c":"/","d":10}],"e":"a","f":null}"#,
-        "null",
-        "{}",
-    ]) {
-        proxy.send(line(id, other));
-        assert_refused(&proxy.recv_id(id), "divergence", "not_started");
-    }
-    proxy.stop();
-    assert_eq!(world.effects_of("charge"), 1);
-}
-
-/// Case C72: what a reader with 64-bit floats cannot tell apart is told apart.
-#[test]
-fn neighbours_beyond_2_to_the_53_diverge() {
-    let world = World::new();
-    let mut proxy = world.proxy().start();
-    let line = |id: u32, order: &str| {
-        format!(
-            r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"charge","arguments":{{"order_id":{order}}},"_meta":{{"checkpoint_seq":1}}}}}}"#
-        )
-    };
-    proxy.send(line(1, "9007199254740993"));
-    assert_done(&proxy.recv_id(1));
-    proxy.send(line(2, "9007199254740992"));
-    assert_refused(&proxy.recv_id(2), "divergence", "not_started");
-    proxy.send(line(3, "9007199254740993.0"));
-    assert_done(&proxy.recv_id(3));
-    assert_eq!(world.effects_of("charge"), 1);
-}
-
-#[test]
 fn a_failed_call_replays_its_error_and_does_not_run_again() {
     for code in [-32603, -32602, -32001, 504] {
         let world = World::new();
@@ -269,210 +215,6 @@ fn a_killed_upstream_is_answered_for_within_a_second() {
 }
 
 #[test]
-fn equal_calls_for_one_seq_in_flight_are_one_call() {
-    let world = World::new();
-    let mut proxy = world.proxy().start();
-    proxy.send_call(&Call::charge(1).seq(1).script(json!({"hold_after": "h"})));
-    world.wait_held("h");
-    for id in 2..=5 {
-        proxy.send_call(&Call::charge(id).seq(1));
-    }
-    proxy.assert_ping();
-    world.release("h");
-    let first = proxy.recv_id_line(&json!(1));
-    for id in 2..=5 {
-        let joined = proxy.recv_id_line(&json!(id));
-        assert_eq!(result_bytes(&joined), result_bytes(&first));
-    }
-    proxy.stop();
-    assert_eq!(world.effects_of("charge"), 1);
-    assert_eq!(world.calls_at_upstream(), 1);
-    assert_eq!(world.entries().len(), 1);
-}
-
-#[test]
-fn equal_calls_for_one_seq_in_one_write_are_one_call() {
-    let world = World::new();
-    let mut proxy = world.proxy().start();
-    let both: String = (1..=8)
-        .map(|id| Call::charge(id).seq(1).line() + "\n")
-        .collect();
-    proxy.send_raw(both.as_bytes());
-    let results: Vec<String> = (1..=8)
-        .map(|id| result_bytes(&proxy.recv_id_line(&json!(id))))
-        .collect();
-    assert!(results.iter().all(|result| *result == results[0]));
-    assert_eq!(world.effects_of("charge"), 1);
-    assert_eq!(world.calls_at_upstream(), 1);
-}
-
-#[test]
-fn those_who_joined_a_call_share_its_doubt() {
-    let world = World::new();
-    let mut proxy = world.proxy().start();
-    proxy.send_call(&Call::charge(1).seq(1).script(json!({"hold_after": "h"})));
-    let upstream = world.wait_held("h");
-    proxy.send_call(&Call::charge(2).seq(1));
-    proxy.assert_ping();
-    kill(Pid::from_raw(upstream), Signal::SIGKILL).unwrap();
-    for id in 1..=2 {
-        let answer = proxy.recv_id(id);
-        assert_eq!(refusal(&answer)["side_effect"], "unknown", "{answer}");
-        assert_ne!(refusal(&answer)["kind"], "in_flight", "{answer}");
-    }
-    assert_eq!(proxy.wait_code(), 69);
-    assert_eq!(world.effects_of("charge"), 1);
-}
-
-#[test]
-fn another_call_for_a_seq_in_flight_is_refused_with_a_diff() {
-    let world = World::new();
-    let mut proxy = world.proxy().start();
-    proxy.send_call(&Call::charge(1).seq(1).script(json!({"hold_after": "h"})));
-    world.wait_held("h");
-    let other = Call::new(2, "charge", json!({"order_id": "A-1", "amount": 7})).seq(1);
-    let answer = proxy.call(&other);
-    assert_refused(&answer, "in_flight", "unknown");
-    assert_eq!(answer["error"]["code"], 7704);
-    assert!(
-        refusal(&answer)["diff"].to_string().contains("/amount"),
-        "{answer}"
-    );
-    world.release("h");
-    assert_done(&proxy.recv_id(1));
-    assert_eq!(world.effects_of("charge"), 1);
-}
-
-/// Case S1: what is no positive integer, written as one, is never read as absent.
-#[test]
-fn a_seq_that_is_no_positive_integer_is_refused_and_never_read_as_absent() {
-    let world = World::new();
-    let mut proxy = world.proxy().start();
-    let with_seq = |id: u32, seq: &str| Call::charge(id).seq("SEQ").line().replace(r#""SEQ""#, seq);
-    let bad = [
-        r#""7""#,
-        r#""7 ""#,
-        "-1",
-        "0",
-        "-0",
-        "true",
-        "false",
-        "1.9",
-        "7.0",
-        "7e0",
-        "1e2",
-        "9007199254740992",
-        "9223372036854775808",
-        "100000000000000000000000000",
-        "null",
-        "{}",
-        "[1]",
-    ];
-    for (id, seq) in (1..).zip(bad) {
-        proxy.send(with_seq(id, seq));
-        let answer = proxy.recv_id(id);
-        assert_refused(&answer, "invalid_seq", "not_started");
-        assert_eq!(answer["error"]["code"], -32602, "{seq}: {answer}");
-    }
-    assert_eq!(world.effects().len(), 0);
-    assert_eq!(world.calls_at_upstream(), 0);
-    proxy.send(with_seq(100, "9007199254740991"));
-    assert_done(&proxy.recv_id(100));
-    proxy.stop();
-    assert_eq!(world.entries().len(), 1);
-}
-
-#[test]
-fn a_seq_beyond_the_end_leaves_a_gap_that_may_be_filled() {
-    let world = World::new();
-    let mut proxy = world.proxy().start();
-    assert_done(&proxy.call(&Call::charge(1).seq(7)));
-    assert_done(&proxy.call(&Call::new(2, "refund", json!({}))));
-    assert_done(&proxy.call(&Call::new(3, "send_mail", json!({})).seq(3)));
-    assert_done(&proxy.call(&Call::charge(4).seq(7)));
-    proxy.stop();
-    assert_eq!(world.entry(7)["tool"], "charge");
-    assert_eq!(world.entry(8)["tool"], "refund");
-    assert_eq!(world.entry(3)["tool"], "send_mail");
-    assert_eq!(world.effects().len(), 3);
-}
-
-#[test]
-fn calls_without_seq_or_key_are_new_and_count_on_over_restarts() {
-    let world = World::new();
-    for session in 0..3u64 {
-        let mut proxy = world.proxy().start();
-        for call in 1..=2u64 {
-            assert_done(&proxy.call(&Call::charge(call)));
-            let count = session * 2 + call;
-            assert_eq!(world.effects_of("charge") as u64, count);
-        }
-        proxy.stop();
-    }
-    let seqs: Vec<Value> = world.entries().iter().map(|e| e["seq"].clone()).collect();
-    let mut sorted: Vec<u64> = seqs.iter().map(|seq| seq.as_u64().unwrap()).collect();
-    sorted.sort_unstable();
-    assert_eq!(sorted, [1, 2, 3, 4, 5, 6]);
-}
-
-#[test]
-fn a_key_names_its_entry() {
-    let world = World::new();
-    let mut proxy = world.proxy().start();
-    let first = proxy.call_line(&Call::charge(1).meta("checkpoint_key", "k"));
-    let again = proxy.call_line(&Call::charge(2).meta("checkpoint_key", "k"));
-    assert_eq!(result_bytes(&again), result_bytes(&first));
-    let again = proxy.call_line(&Call::charge(3).param("idempotencyKey", "k"));
-    assert_eq!(result_bytes(&again), result_bytes(&first));
-    let other = Call::new(4, "charge", json!({"amount": 2})).meta("checkpoint_key", "k");
-    assert_refused(&proxy.call(&other), "divergence", "not_started");
-    assert_done(&proxy.call(&Call::charge(5).meta("checkpoint_key", "another")));
-    for (id, key) in (6..).zip([json!(""), json!(7), json!(null), json!("x".repeat(513))]) {
-        let answer = proxy.call(&Call::charge(id).meta("checkpoint_key", key));
-        assert_refused(&answer, "invalid_key", "not_started");
-        assert_eq!(answer["error"]["code"], -32602, "{answer}");
-    }
-    proxy.stop();
-    assert_eq!(world.effects_of("charge"), 2);
-}
-
-#[test]
-fn a_workflow_of_its_own_has_seqs_of_its_own() {
-    let world = World::new();
-    let mut proxy = world.proxy().start();
-    let in_workflow =
-        |id: u32, name: &str| Call::charge(id).seq(1).meta("checkpoint_workflow", name);
-    assert_done(&proxy.call(&in_workflow(1, "a")));
-    assert_done(&proxy.call(&in_workflow(2, "b")));
-    assert_done(&proxy.call(&Call::charge(3).seq(1)));
-    assert_eq!(world.effects_of("charge"), 3);
-    for (id, name) in [(4, "a"), (5, "b")] {
-        assert_done(&proxy.call(&in_workflow(id, name)));
-    }
-    assert_eq!(world.effects_of("charge"), 3);
-    for (id, name) in (6..).zip([json!(""), json!(1), json!(null), json!("x".repeat(513))]) {
-        let answer = proxy.call(&Call::charge(id).seq(1).meta("checkpoint_workflow", name));
-        assert_refused(&answer, "invalid_workflow", "not_started");
-        assert_eq!(answer["error"]["code"], -32602, "{answer}");
-    }
-    assert_eq!(world.effects_of("charge"), 3);
-}
-
-#[test]
-fn the_journals_own_workflow_survives_a_move_of_the_file() {
-    let world = World::new();
-    let mut proxy = world.proxy().start();
-    assert_done(&proxy.call(&Call::charge(1).seq(1)));
-    proxy.stop();
-    let moved = world.path("moved");
-    std::fs::rename(world.journal().parent().unwrap(), &moved).unwrap();
-    let mut proxy = world.proxy().journal(moved.join("run.db")).start();
-    assert_done(&proxy.call(&Call::charge(2).seq(1)));
-    proxy.stop();
-    assert_eq!(world.effects_of("charge"), 1);
-}
-
-#[test]
 fn many_calls_in_flight_each_get_their_own_answer_and_entry() {
     let world = World::new();
     let mut proxy = world.proxy().start();
@@ -514,42 +256,6 @@ fn a_timeout_is_no_outcome_and_the_late_answer_is_one() {
     assert_done(&proxy.call(&Call::charge(2).seq(1)));
     proxy.stop();
     assert_eq!(world.status(1), "COMPLETED");
-    assert_eq!(world.effects_of("charge"), 1);
-    assert_eq!(world.calls_at_upstream(), 1);
-}
-
-#[test]
-fn two_proxies_that_share_a_seq_make_one_call() {
-    let world = World::new();
-    let mut owner = world.proxy().start();
-    owner.send_call(&Call::charge(1).seq(1).script(json!({"hold_after": "h"})));
-    world.wait_held("h");
-    let mut other = world.proxy().start();
-    other.send_call(&Call::charge(2).seq(1));
-    other.assert_ping();
-    world.release("h");
-    let first = owner.recv_id_line(&json!(1));
-    let joined = other.recv_id_line(&json!(2));
-    assert_eq!(result_bytes(&joined), result_bytes(&first));
-    owner.stop();
-    other.stop();
-    assert_eq!(world.effects_of("charge"), 1);
-    assert_eq!(world.calls_at_upstream(), 1);
-}
-
-#[test]
-fn the_doubt_of_a_killed_owner_is_told_to_who_joined_it() {
-    let world = World::new();
-    let mut owner = world.proxy().start();
-    owner.send_call(&Call::charge(1).seq(1).script(json!({"hold_after": "h"})));
-    let upstream = world.wait_held("h");
-    let mut other = world.proxy().start();
-    other.send_call(&Call::charge(2).seq(1));
-    other.assert_ping();
-    owner.kill9();
-    assert_refused(&other.recv_id(2), "in_doubt", "unknown");
-    world.wait_gone(upstream, DEADLINE);
-    other.stop();
     assert_eq!(world.effects_of("charge"), 1);
     assert_eq!(world.calls_at_upstream(), 1);
 }

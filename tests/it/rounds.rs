@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::world::{Call, World, assert_done, assert_refused, result_bytes};
+use crate::call::{Call, assert_done, assert_refused, result_bytes};
+use crate::world::World;
 
 fn ask(id: u32) -> Call {
     Call::new(id, "ask", json!({"order_id": "A-1"})).modern()

@@ -64,6 +64,10 @@ async fn play(plan: &Path) {
             .expect("the handshake succeeds");
     let revision = client.peer_info().map(|info| info.protocol_version.clone());
     say(&json!({"event": "connected", "revision": revision}));
+    client
+        .list_all_tools()
+        .await
+        .expect("an upstream lists its tools");
     for call in plan["calls"].as_array().expect("the plan has calls") {
         let seq = &call["seq"];
         say(&json!({"event": "sending", "seq": seq}));

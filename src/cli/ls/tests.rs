@@ -36,8 +36,17 @@ fn entries() -> Vec<EntryView> {
     vec![running, doubt, synthetic, failed]
 }
 
+fn listing_of(entries: impl IntoIterator<Item = EntryView>, limit: usize) -> Listing {
+    let mut listing = Listing::new(limit);
+    for entry in entries {
+        listing.add(entry);
+    }
+    listing.finish();
+    listing
+}
+
 fn listing(limit: usize) -> Listing {
-    Listing::new(entries(), &Filter::default(), limit, now())
+    listing_of(entries(), limit)
 }
 
 #[test]
@@ -76,7 +85,7 @@ fn a_document_for_programs() {
 
 #[test]
 fn an_empty_journal_is_counted_too() {
-    let empty = Listing::new([], &Filter::default(), 100, now());
+    let empty = listing_of([], 100);
     assert_eq!(render(&empty, &Look::PIPE, now()), "0 entries\n");
     assert!(next_step(&empty, Path::new("j"), &|_| None).is_none());
 }
@@ -86,7 +95,7 @@ fn workflows_and_branches_are_told_apart_where_there_are_several() {
     let mut other = entry(1);
     other.workflow_id = "w2".to_owned();
     other.branch = 1;
-    let listing = Listing::new([other, entry(1)], &Filter::default(), 0, now());
+    let listing = listing_of([other, entry(1)], 0);
     let text = render(&listing, &Look::PIPE, now());
     assert!(text.starts_with("WORKFLOW   BRANCH  SEQ  STATUS"), "{text}");
     assert_eq!(listing.entries[0].workflow_id, "/w/run.db");
@@ -99,7 +108,7 @@ fn the_limit_keeps_the_newest_and_counts_all() {
         entry.created_at = Time(MOMENT.0 + i64::try_from(seq).unwrap());
         entry
     });
-    let listing = Listing::new(many, &Filter::default(), 2, now());
+    let listing = listing_of(many, 2);
     let seqs: Vec<u64> = listing.entries.iter().map(|entry| entry.seq).collect();
     assert_eq!(seqs, [499, 500]);
     assert_eq!((listing.counts.matched, listing.counts.shown), (500, 2));

@@ -1,5 +1,6 @@
 //! `checkpoint policy check FILE`.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -7,11 +8,11 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::cli::error::{CliError, Kind};
+use crate::cli::error::CliError;
 use crate::cli::escape::escape;
 use crate::cli::exit::Exit;
 use crate::cli::output::{Output, SCHEMA_VERSION};
-use crate::cli::{policy_file, proxy_args, values};
+use crate::cli::{policy_file, proxy_args, reading, values};
 use crate::rules::policy::{FIELDS, Policy, PolicySet, ThreadId};
 
 /// Check a policy file whole, as the proxy does before it starts
@@ -73,7 +74,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<Exit, CliError> {
                 ))
                 .because(why)
             })?;
-            Some(tools_in(&path)?)
+            Some(reading::open(&path)?.tools().map_err(reading::unusable)?)
         }
     };
     let report = report(&args.file, &set, args.tool.as_deref(), tools);
@@ -85,7 +86,12 @@ pub(super) fn run(args: &CheckArgs) -> Result<Exit, CliError> {
     Ok(Exit::Ok)
 }
 
-fn report(file: &Path, set: &PolicySet, tool: Option<&str>, tools: Option<Vec<String>>) -> Report {
+fn report(
+    file: &Path,
+    set: &PolicySet,
+    tool: Option<&str>,
+    tools: Option<BTreeSet<String>>,
+) -> Report {
     Report {
         schema_version: SCHEMA_VERSION,
         file: file.to_string_lossy().into_owned(),
@@ -100,13 +106,10 @@ fn report(file: &Path, set: &PolicySet, tool: Option<&str>, tools: Option<Vec<St
             }
         }),
         tools_without_table: tools.map(|tools| {
-            let mut tools: Vec<_> = tools
+            tools
                 .into_iter()
                 .filter(|tool| !set.is_explicit(tool))
-                .collect();
-            tools.sort_unstable();
-            tools.dedup();
-            tools
+                .collect()
         }),
     }
 }
@@ -156,15 +159,6 @@ fn key(name: &str) -> String {
     }
 }
 
-/// Returns the names of the tools in a journal, in any order.
-// LEAD: an error until the journal has a reader; will be replaced.
-fn tools_in(_journal: &Path) -> Result<Vec<String>, CliError> {
-    Err(CliError::new(
-        Kind::Failure,
-        "reading a journal is not built into this version yet",
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,7 +206,12 @@ mod tests {
 
     #[test]
     fn the_document_names_fields_as_the_file_does() {
-        let report = report(Path::new("p.toml"), &set(), Some("charge"), Some(vec![]));
+        let report = report(
+            Path::new("p.toml"),
+            &set(),
+            Some("charge"),
+            Some(BTreeSet::new()),
+        );
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["tables"], serde_json::json!(["charge", "read_*"]));
         assert_eq!(json["tool"]["table"], "charge");

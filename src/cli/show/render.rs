@@ -9,7 +9,7 @@ use crate::cli::escape::{escape, escape_block};
 use crate::cli::ls::tone;
 use crate::cli::output::{Column, Look, Tone, table};
 use crate::cli::pretty::pretty;
-use crate::cli::view::{EntryView, took};
+use crate::cli::view::took;
 
 /// How much of a payload people are shown; `--json` has all of it.
 const SHOWN_BYTES_MAX: usize = 64 << 10;
@@ -35,7 +35,7 @@ pub(super) fn render(detail: &Detail, next: &[String], look: &Look) -> String {
     }
 
     section(&mut text, "Entry", look);
-    fields(&mut text, &entry_fields(entry, look));
+    fields(&mut text, &entry_fields(detail, look));
     section(&mut text, "Arguments", look);
     payload(&mut text, &detail.arguments);
     section(&mut text, "Outcome", look);
@@ -84,7 +84,8 @@ fn fields(text: &mut String, fields: &[Field]) {
     }
 }
 
-fn entry_fields(entry: &EntryView, look: &Look) -> Vec<Field> {
+fn entry_fields(detail: &Detail, look: &Look) -> Vec<Field> {
+    let entry = &detail.entry;
     let time = |time| look.time_in_full(time);
     let mut fields = vec![
         ("workflow", entry.workflow_id.clone()),
@@ -117,6 +118,16 @@ fn entry_fields(entry: &EntryView, look: &Look) -> Vec<Field> {
         "signature",
         format!("{} ({})", entry.signature, entry.scheme),
     ));
+    for (name, value) in [
+        ("protocol", &detail.protocol),
+        ("policy", &detail.policy),
+        ("trace", &detail.traceparent),
+        ("forked from", &detail.forked_from),
+    ] {
+        if let Some(value) = value {
+            fields.push((name, value.clone()));
+        }
+    }
     let remarks = entry.remarks();
     if !remarks.is_empty() {
         fields.push(("note", remarks.join("; ")));
@@ -234,6 +245,7 @@ fn events(events: &[EventView], look: &Look) -> String {
         .iter()
         .map(|event| {
             let mut notes: Vec<String> = Vec::new();
+            notes.extend(event.letter.clone());
             notes.extend(event.reason.clone());
             notes.extend(event.detail.clone());
             if let Some(last) = event.last_at.filter(|_| event.count > 1) {

@@ -1,3 +1,5 @@
+use std::path::Path;
+
 use super::super::golden::assert_golden;
 use super::super::output::{Look, Times};
 use super::super::view::tests::{MOMENT, entry};
@@ -25,6 +27,9 @@ fn doubt() -> Detail {
         ended_at: None,
         status,
         bytes_written: Some(131),
+        round: 0,
+        provenance: None,
+        outcome: Payload::Absent,
         note: None,
     };
     Detail {
@@ -60,6 +65,8 @@ fn doubt() -> Detail {
                 count: 1,
                 kind: "resolved".to_owned(),
                 attempt: Some(1),
+                session: None,
+                letter: None,
                 by: Some("ann".to_owned()),
                 reason: Some("no charge\nseen".to_owned()),
                 detail: None,
@@ -70,11 +77,17 @@ fn doubt() -> Detail {
                 count: 3,
                 kind: "refused".to_owned(),
                 attempt: None,
+                session: Some("1".to_owned()),
+                letter: Some("@E".to_owned()),
                 by: None,
                 reason: None,
                 detail: Some("in_doubt".to_owned()),
             },
         ],
+        protocol: Some("2025-11-25".to_owned()),
+        policy: None,
+        traceparent: Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".to_owned()),
+        forked_from: None,
         entry,
     }
 }

@@ -368,7 +368,7 @@ impl Session {
         // JSON-RPC's own "internal error": no code of ours, since nothing is claimed of an effect.
         let message = format!("checkpoint: {}", self.phase.why_unavailable());
         let line = reply::plain_error(Some(id), -32603, &message);
-        self.down.push(line);
+        self.down.push(line, None);
     }
 
     /// Looks at the clock: deadlines of calls, waits and drains.
@@ -396,6 +396,8 @@ impl Session {
         for key in due {
             self.look_again(&key, now);
         }
+        // A time that has passed is none to wait for.
+        self.phase.passing_until = self.phase.passing_until.filter(|until| now < *until);
         if self.options.ends_on_doubt && self.met_doubt && !self.phase.ends_on_doubt {
             self.phase.ends_on_doubt = true;
             self.phase.drain(now + self.options.drain_timeout);
@@ -435,7 +437,7 @@ impl Session {
             ticket.seq, self.options.journal_shown
         ));
         let line = self.refusal_line(RawId::new(&id), &refusal, explicit, stateless);
-        self.down.push(line);
+        self.down.push(line, None);
         self.ops.push((
             Asked::Nobody,
             Op::Settle(Settlement::Overdue { ticket, detail }),

@@ -124,7 +124,7 @@ impl Session {
                 let undelivered = replay.entry.is_undelivered();
                 let ticket = undelivered.then(|| Ticket::of(&replay.entry));
                 match self.replay_line(&flight, admission, replay) {
-                    Ok(line) => self.down.push_answer(line, ticket),
+                    Ok(line) => self.down.push(line, ticket),
                     Err(refusal) => self.refuse_flight(&flight, &refusal),
                 }
             }
@@ -216,6 +216,8 @@ impl Session {
         let Some(line) = flight.line.take() else {
             return;
         };
+        // They share the line, which now goes on its way without a copy.
+        flight.call.arguments = None;
         let limit = flight.policy.timeout.or(self.options.call_timeout);
         let is_gone = self.phase.is_client_gone();
         flight.stage = Stage::Forwarded(Forwarded {
@@ -259,7 +261,7 @@ impl Session {
                 flight.is_explicit,
                 flight.is_stateless,
             );
-            self.down.push(line);
+            self.down.push(line, None);
         }
     }
 

@@ -1,0 +1,146 @@
+//! From the journal to what is shown: opens it, and turns its rows into views.
+//!
+//! The only place of the reading commands that knows both. Must not: lay anything out.
+
+use std::path::Path;
+
+use super::error::{CliError, Kind};
+use super::view::{EntryView, Status, Time};
+use crate::journal::cannot_use::CannotUse;
+use crate::journal::place::JournalPath;
+use crate::journal::reader::{Found, Place, Reader};
+use crate::rules::entry::{self, Entry};
+
+/// Opens a journal for reading.
+pub(super) fn open(path: &Path) -> Result<Reader, CliError> {
+    Reader::open(&journal_path(path)?).map_err(unusable)
+}
+
+/// Returns where a journal stands.
+pub(super) fn journal_path(path: &Path) -> Result<JournalPath, CliError> {
+    JournalPath::new(path).map_err(unusable)
+}
+
+/// Returns the error for a journal that can't be used: code 5.
+pub(super) fn unusable(error: CannotUse) -> CliError {
+    CliError::new(Kind::Journal, "the journal can't be used").because(error)
+}
+
+/// Returns the entry as it is shown.
+pub(super) fn view(place: &Place, found: Found) -> EntryView {
+    match found {
+        Found::Whole {
+            entry,
+            damage,
+            is_live,
+        } => whole(place, *entry, damage, is_live),
+        Found::Torn(torn) => EntryView {
+            workflow_id: place.workflow.0.clone(),
+            branch: place.branch.into(),
+            seq: torn.seq,
+            tool: torn.tool,
+            status: status_named(&torn.status),
+            in_doubt: false,
+            running: false,
+            quarantined: true,
+            attempt: torn.attempt,
+            round: 0,
+            fence: torn.fence,
+            signature: String::new(),
+            scheme: String::new(),
+            created_at: Time(torn.created_at),
+            completed_at: None,
+            delivered_at: None,
+            is_error: None,
+            provenance: None,
+            gave_up: None,
+            unanswered: None,
+            tombstone: false,
+            call_id: torn.call_id,
+            key: None,
+            window: None,
+            session: None,
+            note: Some(format!("its row can't be read: {}", torn.why)),
+            is_named_by_seq: place.is_default,
+        },
+    }
+}
+
+fn whole(place: &Place, entry: Entry, damage: Option<&'static str>, is_live: bool) -> EntryView {
+    let status = status(entry.status);
+    let is_pending = entry.status == entry::Status::Pending;
+    // What does not hold is not in doubt: nothing is known of it, and no verdict is taken on it.
+    let has_owner = is_live && entry.unanswered.is_none();
+    let in_doubt = is_pending && !has_owner && damage.is_none();
+    let running = is_pending && has_owner && damage.is_none();
+    let note = match (damage, entry.unanswered, entry.gave_up) {
+        (Some(damage), _, _) => Some(damage.to_owned()),
+        (None, Some(reason), _) => Some(reason.name().replace('_', " ")),
+        (None, None, _) if in_doubt => Some(format!("session {} gone", entry.session)),
+        (None, None, Some(reason)) if running => {
+            Some(format!("caller gave up ({})", reason.name()))
+        }
+        (None, None, _) => None,
+    };
+    EntryView {
+        workflow_id: place.workflow.0.clone(),
+        branch: place.branch.into(),
+        seq: entry.seq.0,
+        status,
+        in_doubt,
+        running,
+        quarantined: damage.is_some(),
+        attempt: entry.attempt.into(),
+        round: entry.round.into(),
+        fence: entry.fence.0,
+        signature: hex(&entry.signature.0),
+        scheme: entry.scheme.name().to_owned(),
+        created_at: Time(entry.created_at.0),
+        completed_at: entry.completed_at.map(|at| Time(at.0)),
+        delivered_at: entry.delivered_at.map(|at| Time(at.0)),
+        is_error: (entry.status == entry::Status::Completed).then_some(entry.is_error),
+        provenance: entry.provenance.map(|whose| whose.name().to_owned()),
+        gave_up: entry.gave_up.map(|reason| reason.name().to_owned()),
+        unanswered: entry.unanswered.map(|reason| reason.name().to_owned()),
+        tombstone: entry.is_tombstone,
+        call_id: entry.call_id,
+        window: entry.key.as_ref().map(|held| held.window.name().to_owned()),
+        key: entry.key.map(|held| held.key),
+        session: Some(entry.session.to_string()),
+        tool: entry.tool,
+        note,
+        is_named_by_seq: place.is_default,
+    }
+}
+
+/// Returns a stored status as it is shown.
+pub(super) const fn status(status: entry::Status) -> Status {
+    match status {
+        entry::Status::Pending => Status::Pending,
+        entry::Status::Completed => Status::Completed,
+        entry::Status::Failed => Status::Failed,
+        entry::Status::InputRequired => Status::InputRequired,
+        entry::Status::Accepted => Status::Accepted,
+        entry::Status::Voided => Status::Voided,
+        entry::Status::Denied => Status::Denied,
+    }
+}
+
+/// Returns the status of that name; [`Status::Unreadable`] if there is none.
+pub(super) fn status_named(name: &str) -> Status {
+    entry::Status::from_name(name).map_or(Status::Unreadable, status)
+}
+
+/// Returns the stored status of one that is shown or typed.
+pub(super) fn stored_status(status: Status) -> Option<entry::Status> {
+    entry::Status::from_name(status.name())
+}
+
+/// Returns bytes in hexadecimal.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

@@ -1,0 +1,251 @@
+//! From rows to what `show` tells: attempts, evidence, events.
+//!
+//! Must not: lay anything out, or trust a detail to be what this version writes.
+
+use serde_json::Value;
+
+use crate::cli::detail::{AttemptView, Detail, EventView, EvidenceView, Payload, SessionView};
+use crate::cli::reading;
+use crate::cli::view::{EntryView, Status, Time};
+use crate::journal::reader::{AttemptRow, Whole};
+use crate::journal::{EventRow, Session};
+use crate::proxy::group;
+use crate::rules::ids::{Fence, SessionId};
+
+/// Returns all that is known of an entry.
+pub(super) fn detail(whole: Whole) -> Detail {
+    let entry = reading::view(&whole.place, whole.found);
+    let current = whole
+        .attempts
+        .iter()
+        .find(|attempt| attempt.fence.0 == entry.fence);
+    let arguments = current.map_or(Payload::Absent, arguments);
+    let outcome = match (entry.status, current) {
+        (Status::Pending | Status::Voided, _) | (_, None) => Payload::Absent,
+        (_, Some(attempt)) => outcome(attempt, entry.tombstone),
+    };
+    let mut evidence = evidence(&entry, &whole.events);
+    if let Some((_, session, is_live)) = &whole.session
+        && entry.status == Status::Pending
+    {
+        evidence.upstream_group = session.upstream_pgid;
+        evidence.upstream_alive = session.upstream_pgid.and(upstream_alive(session, *is_live));
+    }
+    Detail {
+        arguments,
+        outcome,
+        attempts: whole
+            .attempts
+            .iter()
+            .map(|attempt| attempt_view(attempt, &entry, &whole.events))
+            .collect(),
+        session: whole
+            .session
+            .map(|(id, session, is_live)| session_view(id, session, is_live)),
+        evidence,
+        events: whole
+            .events
+            .iter()
+            .map(|row| event_view(row, &whole.attempts))
+            .collect(),
+        protocol: current.and_then(|attempt| attempt.protocol_version.clone()),
+        policy: current.and_then(|attempt| attempt.policy.clone()),
+        traceparent: current.and_then(|attempt| attempt.traceparent.clone()),
+        forked_from: whole.place.forked_from.map(|workflow| workflow.0),
+        entry,
+    }
+}
+
+/// Returns whether the recorded upstream still lives; `None` if that can't be told from here.
+pub(in crate::cli) fn upstream_alive(session: &Session, is_live: bool) -> Option<bool> {
+    let pgid = i32::try_from(session.upstream_pgid?).ok()?;
+    match group::boot_id() {
+        // A reboot ends every process, if it was this machine's.
+        Some(boot_id) if boot_id == session.boot_id => Some(group::group_alive_at(
+            pgid,
+            session.upstream_started_at.unwrap_or(0),
+        )),
+        Some(_) | None if is_live => None,
+        Some(_) if hostname().is_some_and(|host| host == session.host) => Some(false),
+        Some(_) | None => None,
+    }
+}
+
+fn hostname() -> Option<String> {
+    nix::unistd::gethostname().ok()?.into_string().ok()
+}
+
+fn arguments(attempt: &AttemptRow) -> Payload {
+    match &attempt.arguments {
+        Some(bytes) => Payload::Stored(bytes.clone()),
+        None if attempt.is_redacted => Payload::Redacted {
+            size_bytes: Some(attempt.arguments_bytes),
+        },
+        None if attempt.arguments_bytes == 0 => Payload::Absent,
+        None => Payload::Gone,
+    }
+}
+
+/// Returns what an attempt came to: the end of its task where there is one.
+fn outcome(attempt: &AttemptRow, is_tombstone: bool) -> Payload {
+    match attempt.outcomes.last() {
+        None if is_tombstone => Payload::Gone,
+        None => Payload::Absent,
+        Some(outcome) => match &outcome.body {
+            Some(bytes) => Payload::Stored(bytes.clone()),
+            None => Payload::Gone,
+        },
+    }
+}
+
+fn attempt_view(attempt: &AttemptRow, entry: &EntryView, events: &[EventRow]) -> AttemptView {
+    let is_current = attempt.fence.0 == entry.fence;
+    let settled = attempt.outcomes.last();
+    let about: Vec<&EventRow> = events
+        .iter()
+        .filter(|row| row.event.fence == Some(attempt.fence))
+        .collect();
+    let is_voided = about.iter().any(|row| {
+        row.event.kind == "voided"
+            || (row.event.kind == "resolved" && said(row, "verdict") == "not_executed")
+    });
+    let status = match settled.and_then(|outcome| outcome.status) {
+        Some(status) => reading::status(status),
+        None if is_current => entry.status,
+        None if is_voided => Status::Voided,
+        None => Status::Pending,
+    };
+    let lost = about
+        .iter()
+        .rev()
+        .find(|row| row.event.kind == "outcome_unknown");
+    AttemptView {
+        attempt: attempt.attempt,
+        round: attempt.round,
+        fence: attempt.fence.0,
+        session: Some(attempt.session.to_string()),
+        started_at: Time(attempt.started_at.0),
+        ended_at: settled.map(|outcome| Time(outcome.at.0)),
+        status,
+        bytes_written: lost.and_then(|row| json(row)["bytes_written"].as_u64()),
+        provenance: settled.map(|outcome| outcome.provenance.clone()),
+        outcome: outcome(attempt, is_current && entry.tombstone),
+        note: lost.map(|row| said(row, "reason").replace('_', " ")),
+    }
+}
+
+/// Returns what the last loss of the current attempt left behind.
+fn evidence(entry: &EntryView, events: &[EventRow]) -> EvidenceView {
+    let mut evidence = EvidenceView::default();
+    for row in events
+        .iter()
+        .filter(|row| row.event.fence == Some(Fence(entry.fence)))
+    {
+        let detail = json(row);
+        match row.event.kind.as_str() {
+            "outcome_unknown" => {
+                evidence.bytes_written =
+                    detail["bytes_written"].as_u64().or(evidence.bytes_written);
+                evidence.elapsed_ms = detail["elapsed_ms"].as_u64().or(evidence.elapsed_ms);
+                let exit = (&detail["exit_code"], &detail["signal"]);
+                evidence.exit_status = match exit {
+                    (Value::Number(code), _) => Some(format!("exit status {code}")),
+                    (_, Value::Number(signal)) => Some(format!("signal {signal}")),
+                    _ => evidence.exit_status,
+                };
+                if let Some(tail) = detail["stderr_tail"].as_str() {
+                    evidence.stderr_tail = Some(tail.to_owned());
+                }
+                evidence.note = Some(words(&detail, &["reason", "error", "error_code"]));
+            }
+            "voided" if detail["reason"] == "never forwarded" => {
+                evidence.bytes_written = Some(0);
+            }
+            _ => {}
+        }
+    }
+    evidence
+}
+
+fn event_view(row: &EventRow, attempts: &[AttemptRow]) -> EventView {
+    let event = &row.event;
+    let detail = json(row);
+    let by = detail["by"].as_str().map(str::to_owned);
+    // Only where a person is named is the reason that person's.
+    let reason = by
+        .as_ref()
+        .and_then(|_| detail["reason"].as_str())
+        .map(str::to_owned);
+    let rest = match &detail {
+        Value::Object(members) => {
+            let mut names: Vec<&str> = members.keys().map(String::as_str).collect();
+            // The stderr tail has a place of its own.
+            names.retain(|name| *name != "stderr_tail" && *name != "by");
+            names.retain(|name| reason.is_none() || *name != "reason");
+            words(&detail, &names)
+        }
+        _ => event.detail.clone().unwrap_or_default(),
+    };
+    EventView {
+        at: Time(event.at.0),
+        last_at: (row.count > 1).then_some(Time(row.last_at.0)),
+        count: row.count,
+        kind: event.kind.clone(),
+        attempt: event.fence.and_then(|fence| {
+            let attempt = attempts.iter().find(|attempt| attempt.fence == fence)?;
+            Some(attempt.attempt)
+        }),
+        session: event.session.map(|session| session.to_string()),
+        letter: event.letter.map(|letter| format!("@{letter}")),
+        by,
+        reason,
+        detail: (!rest.is_empty()).then_some(rest),
+    }
+}
+
+/// Returns the members of that name as `name value`, a lone `kind` or `reason` as its value.
+fn words(detail: &Value, names: &[&str]) -> String {
+    let mut parts = Vec::new();
+    for name in names {
+        let value = match &detail[*name] {
+            Value::Null => continue,
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        parts.push(match *name {
+            "reason" | "kind" => value.replace('_', " "),
+            name => format!("{} {value}", name.replace('_', " ")),
+        });
+    }
+    parts.join(", ")
+}
+
+fn json(row: &EventRow) -> Value {
+    row.event
+        .detail
+        .as_deref()
+        .and_then(|detail| serde_json::from_str(detail).ok())
+        .unwrap_or(Value::Null)
+}
+
+fn said(row: &EventRow, name: &str) -> String {
+    json(row)[name].as_str().unwrap_or_default().to_owned()
+}
+
+fn session_view(id: SessionId, session: Session, live: bool) -> SessionView {
+    let named = |name: Option<String>, version: Option<String>| match (name, version) {
+        (Some(name), Some(version)) => Some(format!("{name} {version}")),
+        (name, version) => name.or(version),
+    };
+    SessionView {
+        id: id.to_string(),
+        live,
+        host: session.host,
+        pid: session.pid,
+        started_at: Time(session.started_at),
+        ended_at: session.ended_at.map(Time),
+        upstream: named(session.upstream_name, session.upstream_version),
+        client: named(session.client_name, session.client_version),
+        protocol: session.protocol_version,
+    }
+}
