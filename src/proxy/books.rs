@@ -354,7 +354,10 @@ impl Surroundings for Around {
         #[cfg(not(target_os = "linux"))]
         let clock = nix::time::ClockId::CLOCK_MONOTONIC;
         let ms = clock.now().map_or(0, |now| {
-            Duration::from(now).as_millis().try_into().unwrap_or(u64::MAX)
+            Duration::from(now)
+                .as_millis()
+                .try_into()
+                .unwrap_or(u64::MAX)
         });
         (self.boot_id.clone(), ms)
     }

@@ -108,7 +108,10 @@ impl Session {
     fn admitted(&mut self, key: &IdKey, admission: &Admission, now: Instant) {
         for note in &admission.notes {
             if note.kind == "resume_ended" {
-                self.say(Level::Info, "the replay has come to its end: calls are new from here on");
+                self.say(
+                    Level::Info,
+                    "the replay has come to its end: calls are new from here on",
+                );
             }
             self.lazily(Op::Note(note.clone()));
         }
@@ -327,7 +330,10 @@ impl Session {
         let id = flight.id.clone();
         self.say(
             Level::Warn,
-            format!("fenced at seq={}: another session has taken the call over", ticket.seq),
+            format!(
+                "fenced at seq={}: another session has taken the call over",
+                ticket.seq
+            ),
         );
         self.lazily(Op::Note(Note {
             kind: "fenced",
