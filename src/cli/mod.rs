@@ -9,6 +9,7 @@
 //! `guard` and shows what it says.
 
 mod completions;
+mod delivered;
 mod demo;
 pub mod detail;
 pub mod error;
@@ -24,6 +25,7 @@ pub mod output;
 mod pretty;
 mod proxy_args;
 mod reading;
+mod reopen;
 mod resolve;
 mod run;
 pub mod settings;
@@ -87,6 +89,8 @@ enum Command {
     Ls(ls::LsArgs),
     Show(show::ShowArgs),
     Resolve(resolve::ResolveArgs),
+    Reopen(reopen::ReopenArgs),
+    Delivered(delivered::DeliveredArgs),
     Demo(demo::DemoArgs),
     Completions(completions::CompletionsArgs),
 }
@@ -121,7 +125,7 @@ struct LogArgs {
 /// Flags that every command about a journal takes.
 #[derive(Args, Debug)]
 struct JournalArgs {
-    /// Journal to read [env: CHECKPOINT_JOURNAL]
+    /// Journal [env: CHECKPOINT_JOURNAL]
     #[arg(long, value_name = "PATH", value_parser = proxy_args::path())]
     journal: Option<PathBuf>,
 
@@ -164,6 +168,8 @@ fn dispatch(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<Ex
         Some(Command::Ls(args)) => ls::run(&args, env),
         Some(Command::Show(args)) => show::run(&args, env),
         Some(Command::Resolve(args)) => resolve::run(&args, env),
+        Some(Command::Reopen(args)) => reopen::run(&args, env),
+        Some(Command::Delivered(args)) => delivered::run(&args, env),
         Some(Command::Demo(args)) => demo::run(&args, env),
         Some(Command::Completions(args)) => completions::run(&args),
         None if cli.proxy.version.as_deref() == Some(PRINT_VERSION) => {

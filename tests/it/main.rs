@@ -20,6 +20,7 @@ mod bench;
 mod call;
 mod cancel;
 mod desk_read;
+mod desk_reopen;
 mod desk_resolve;
 mod durability;
 mod ends;

@@ -42,7 +42,8 @@ pub(super) fn legal_commands(
         | Knowledge::SentUnanswered
         | Knowledge::InputRequired
         | Knowledge::Accepted
-        | Knowledge::NotExecuted => {}
+        | Knowledge::NotExecuted
+        | Knowledge::Reopened => {}
     }
     if entry.quarantined && exists("verify") {
         lines.push(target.journal_line("verify"));
