@@ -87,7 +87,10 @@ fn help_texts() {
         "resolve",
         "reopen",
         "delivered",
+        "decide",
         "demo",
+        "verify",
+        "gc",
         "completions",
     ] {
         assert_help(command, &[command, "--help"]);

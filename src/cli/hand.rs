@@ -3,7 +3,7 @@
 //!
 //! Whether something may be done is for `guard::verdict` to say; nothing here decides it.
 
-use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,11 @@ use clap::Args;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
+use super::confirm;
 use super::error::{CliError, Kind};
-use super::escape::escape;
 use super::exit::Exit;
 use super::output::{Column, Look, Output, SCHEMA_VERSION, Tone, table};
+use super::progress::ProgressLine;
 use super::reading;
 use super::targets::Targets;
 use super::values;
@@ -146,7 +147,10 @@ pub(super) fn carry_out(
         let why = "it is quarantined: its row can't be read";
         reports.add(Report::refused(entry, why.to_owned()));
     }
-    for (place, entry) in &targets.entries {
+    let mut progress = ProgressLine::new();
+    let total = targets.entries.len() as u64;
+    for (done, (place, entry)) in targets.entries.iter().enumerate() {
+        progress.show(name, done as u64, total);
         let place_of = (entry.branch, entry.seq);
         let ruling = hand.act(place_of, &act(entry), deed, is_trial)?;
         reports.add(Report::new(place, entry, &ruling, is_trial, how));
@@ -221,22 +225,12 @@ impl Hand {
 }
 
 /// Asks on the terminal for the tool's name; `None` where nobody can be asked.
-pub(super) fn confirm(question: &str, tool: &str) -> Option<bool> {
-    let stdin = io::stdin();
-    let mut stderr = io::stderr();
-    if !stdin.is_terminal() || !stderr.is_terminal() {
-        return None;
+pub(super) fn confirm(question: &str, tool: &str) -> Result<Option<bool>, CliError> {
+    if !confirm::can_ask() {
+        return Ok(None);
     }
-    let _ = write!(
-        stderr,
-        "checkpoint: {}\nType the tool's name ({}) to go on: ",
-        escape(question),
-        escape(tool)
-    );
-    let _ = stderr.flush();
-    let mut line = String::new();
-    let read = stdin.lock().read_line(&mut line);
-    Some(read.is_ok() && line.trim_end_matches(['\n', '\r']) == tool)
+    let question = format!("{question}; type the tool's name ({tool}) to go on");
+    confirm::is_typed(&question, tool).map(Some)
 }
 
 /// What became of one entry.

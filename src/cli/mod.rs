@@ -9,6 +9,8 @@
 //! `guard` and shows what it says.
 
 mod completions;
+mod confirm;
+mod decide;
 mod delivered;
 mod demo;
 pub mod detail;
@@ -16,6 +18,7 @@ pub mod error;
 pub mod escape;
 pub mod exit;
 pub mod filter;
+mod gc;
 #[cfg(test)]
 mod golden;
 mod hand;
@@ -23,6 +26,7 @@ pub mod logging;
 mod ls;
 pub mod output;
 mod pretty;
+mod progress;
 mod proxy_args;
 mod reading;
 mod reopen;
@@ -34,6 +38,7 @@ mod target;
 mod targets;
 pub mod values;
 mod verdict_json;
+mod verify;
 pub mod view;
 
 use std::ffi::OsString;
@@ -91,6 +96,9 @@ enum Command {
     Resolve(resolve::ResolveArgs),
     Reopen(reopen::ReopenArgs),
     Delivered(delivered::DeliveredArgs),
+    Decide(decide::DecideArgs),
+    Verify(verify::VerifyArgs),
+    Gc(gc::GcArgs),
     Demo(demo::DemoArgs),
     Completions(completions::CompletionsArgs),
 }
@@ -170,6 +178,9 @@ fn dispatch(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<Ex
         Some(Command::Resolve(args)) => resolve::run(&args, env),
         Some(Command::Reopen(args)) => reopen::run(&args, env),
         Some(Command::Delivered(args)) => delivered::run(&args, env),
+        Some(Command::Decide(args)) => decide::run(&args, env),
+        Some(Command::Verify(args)) => verify::run(&args, env),
+        Some(Command::Gc(args)) => gc::run(&args, env),
         Some(Command::Demo(args)) => demo::run(&args, env),
         Some(Command::Completions(args)) => completions::run(&args),
         None if cli.proxy.version.as_deref() == Some(PRINT_VERSION) => {

@@ -59,7 +59,7 @@ pub(super) fn run(args: &ReopenArgs, env: Env<'_>) -> Result<Exit, CliError> {
         for tool in targets.tools(|entry| entry.status == entry::Status::Completed) {
             let question = format!("{tool} was completed here; its effect will happen again");
             let refused = CliError::new(Kind::Failure, "nothing was done");
-            match hand::confirm(&question, tool) {
+            match hand::confirm(&question, tool)? {
                 Some(true) => {}
                 Some(false) => return Err(refused.because("the tool's name was not typed")),
                 None => {

@@ -110,7 +110,7 @@ pub(super) fn run(args: &ResolveArgs, env: Env<'_>) -> Result<Exit, CliError> {
     if matches!(said, Said::NotExecuted) && !is_trial && !args.yes {
         for tool in targets.tools(|_| true) {
             let question = format!("the next call of {tool} at these entries will run");
-            if hand::confirm(&question, tool) == Some(false) {
+            if hand::confirm(&question, tool)? == Some(false) {
                 return Err(CliError::new(Kind::Failure, "nothing was done")
                     .because("the tool's name was not typed"));
             }

@@ -453,6 +453,17 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                 if waits || !within || taken || call.policy.redeliver_within.is_zero() {
                     return Ok(None);
                 }
+                // The bytes that this caller should have are gone; what they told was done.
+                if entry.is_tombstone {
+                    return Ok(Some(AdmissionVerdict::Refuse(Box::new(Refused {
+                        decision: Decision::Expired,
+                        letter: Letter('Z'),
+                        entry: Some(entry.clone()),
+                        seq: Some(entry.seq),
+                        diff: Vec::new(),
+                        reason: None,
+                    }))));
+                }
                 let verdict = self.replay(entry, Identified::Guard, Letter('B'))?;
                 if matches!(verdict, AdmissionVerdict::Replay(_)) {
                     self.new_redelivering.push(entry.fence);
@@ -582,7 +593,9 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         let Some(attempt) = self.tx.attempt(entry.fence)? else {
             return Ok(Vec::new());
         };
-        if attempt.is_redacted || self.options.redacts {
+        // Arguments that were buried can't be compared; those that never were have no bytes.
+        let is_buried = attempt.arguments.is_none() && attempt.arguments_bytes > 0;
+        if attempt.is_redacted || is_buried || self.options.redacts {
             return Ok(Vec::new());
         }
         let stored = attempt.arguments.as_deref().unwrap_or(b"{}");

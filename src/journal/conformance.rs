@@ -20,7 +20,7 @@ use crate::rules::signature::{Scheme, Signature};
 ///
 /// A check fails.
 pub fn run<J: Journal>(mut make: impl FnMut() -> J) -> usize {
-    let checks: [fn(&mut J); 13] = [
+    let checks: [fn(&mut J); 14] = [
         a_commit_keeps_and_a_drop_forgets,
         a_workflow_is_made_once_with_its_first_branch,
         a_reservation_is_made_once,
@@ -34,6 +34,7 @@ pub fn run<J: Journal>(mut make: impl FnMut() -> J) -> usize {
         large_payloads_come_back_as_they_were,
         questions_and_tasks_are_found_again,
         events_are_appended_or_counted,
+        a_payload_is_dropped_and_what_it_is_told_by_stays,
     ];
     for check in checks {
         check(&mut make());
@@ -513,6 +514,54 @@ fn events_are_appended_or_counted<J: Journal>(journal: &mut J) {
     assert_eq!(tx.events(BranchId(1), Seq(2)).expect("read"), vec![]);
 }
 
+fn a_payload_is_dropped_and_what_it_is_told_by_stays<J: Journal>(journal: &mut J) {
+    let branch = workflow(journal);
+    let mut tx = tx(journal);
+    let mut entries = Vec::new();
+    for seq in [1, 2, 5] {
+        let entry = reserve(&mut tx, branch, seq);
+        let outcome = outcome(&entry, Status::Completed, b"{\"r\":1}");
+        entries.push(settle(&mut tx, &entry, outcome));
+    }
+    assert_eq!(
+        tx.places_after(None, 2).expect("places"),
+        [(branch, Seq(1)), (branch, Seq(2))]
+    );
+    assert_eq!(
+        tx.places_after(Some((branch, Seq(2))), 9).expect("places"),
+        [(branch, Seq(5))]
+    );
+    let note = Event {
+        entry: Some((branch, Seq(1))),
+        ..event("outcome_unknown")
+    };
+    tx.event(&note).expect("an event is written");
+    let fence = entries[0].fence;
+    assert_eq!(tx.payload_bytes(fence).expect("a size"), 9 + 7);
+    let buried = lifecycle::bury(&entries[0]).expect("it is settled");
+    assert_eq!(tx.apply(&write(buried)).expect("written"), Applied::Done);
+    tx.drop_payload(fence).expect("it is dropped");
+    let row = tx.events(branch, Seq(1)).expect("events").remove(0);
+    tx.put_detail(row.id, "{}").expect("it is written");
+    assert_eq!(tx.payload_bytes(fence).expect("a size"), 0);
+    let attempt = tx.attempt(fence).expect("read").expect("it is there");
+    assert_eq!((attempt.arguments, attempt.arguments_bytes), (None, 9));
+    let outcome = tx.outcome(fence).expect("read").expect("it is there");
+    assert_eq!(outcome.body, None);
+    assert_eq!(Some(outcome.digest), entries[0].digest);
+    let stored = tx
+        .entry(branch, Seq(1))
+        .expect("read")
+        .expect("it is there");
+    assert!(stored.entry.is_tombstone);
+    assert_eq!(stored.checksum, stored.entry.checksum(&UID));
+    let row = tx.events(branch, Seq(1)).expect("events").remove(0);
+    assert_eq!(row.event.detail.as_deref(), Some("{}"));
+    // The others keep theirs.
+    assert_eq!(tx.payload_bytes(entries[1].fence).expect("a size"), 16);
+    tx.commit().expect("it commits");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -524,7 +573,7 @@ mod tests {
     fn the_memory_journal_conforms() {
         assert_eq!(
             run(|| MemoryJournal::new(UID, WorkflowId("own".into()))),
-            13
+            14
         );
     }
 
@@ -547,6 +596,6 @@ mod tests {
             )
             .expect("it opens")
         });
-        assert_eq!(checks, 13);
+        assert_eq!(checks, 14);
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::{
     Applied, Attempt, Branch, Durability, Event, EventRow, Identity, Journal, JournalError,
-    Outcome, Session, Stored, TaskKey, Transaction, Workflow, Write,
+    Outcome, Payload, Session, Stored, TaskKey, Transaction, Workflow, Write,
 };
 use crate::rules::entry::Status;
 use crate::rules::ids::{BranchId, Fence, HeldKey, Micros, Seq, SessionId, WorkflowId};
@@ -338,6 +338,46 @@ impl Transaction for MemoryTransaction<'_> {
 
     fn set_key_fingerprint(&mut self, fingerprint: [u8; 32]) -> Result<(), JournalError> {
         self.work.key_fingerprint = Some(fingerprint);
+        Ok(())
+    }
+
+    fn places_after(
+        &mut self,
+        after: Option<(BranchId, Seq)>,
+        limit: usize,
+    ) -> Result<Vec<(BranchId, Seq)>, JournalError> {
+        let after = after.unwrap_or((BranchId(0), Seq(0)));
+        let places = self.work.entries.keys().copied();
+        Ok(places.filter(|place| *place > after).take(limit).collect())
+    }
+
+    fn payload_bytes(&mut self, fence: Fence) -> Result<u64, JournalError> {
+        let length = |payload: Option<&Payload>| payload.map_or(0, |bytes| bytes.len() as u64);
+        let body = |outcome: Option<&Outcome>| length(outcome.and_then(|o| o.body.as_ref()));
+        let attempt = self.work.attempts.get(&fence);
+        Ok(
+            length(attempt.and_then(|attempt| attempt.arguments.as_ref()))
+                + body(self.work.outcomes.get(&fence))
+                + body(self.work.task_ends.get(&fence)),
+        )
+    }
+
+    fn drop_payload(&mut self, fence: Fence) -> Result<(), JournalError> {
+        if let Some(attempt) = self.work.attempts.get_mut(&fence) {
+            attempt.arguments = None;
+        }
+        for table in [&mut self.work.outcomes, &mut self.work.task_ends] {
+            if let Some(outcome) = table.get_mut(&fence) {
+                outcome.body = None;
+            }
+        }
+        Ok(())
+    }
+
+    fn put_detail(&mut self, event: u64, detail: &str) -> Result<(), JournalError> {
+        if let Some(row) = self.work.events.iter_mut().find(|row| row.id == event) {
+            row.event.detail = Some(detail.to_owned());
+        }
         Ok(())
     }
 

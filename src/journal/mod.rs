@@ -10,6 +10,7 @@
 //! get a rule wrong, because it has none.
 
 pub mod cannot_use;
+pub mod compact;
 pub mod conformance;
 pub mod connection;
 pub mod filesystem;
@@ -25,6 +26,7 @@ pub mod place;
 pub mod reader;
 pub mod schema;
 pub mod sqlite;
+pub mod walk;
 pub(crate) mod whole_file;
 
 use std::ops::Range;
@@ -556,6 +558,41 @@ pub trait Transaction {
     ///
     /// The journal can't be written to.
     fn set_key_fingerprint(&mut self, fingerprint: [u8; 32]) -> Result<(), JournalError>;
+
+    /// Returns places of entries, by branch and seq, that come after `after`; at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    fn places_after(
+        &mut self,
+        after: Option<(BranchId, Seq)>,
+        limit: usize,
+    ) -> Result<Vec<(BranchId, Seq)>, JournalError>;
+
+    /// Returns how many bytes of payload an attempt holds: its arguments, its outcome's bytes and
+    /// those of its task's end.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    fn payload_bytes(&mut self, fence: Fence) -> Result<u64, JournalError>;
+
+    /// Drops the payload of an attempt: its arguments, its outcome's bytes and those of its task's
+    /// end. What they were told by (signature, size, digest) stays. For burying alone.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be written to.
+    fn drop_payload(&mut self, fence: Fence) -> Result<(), JournalError>;
+
+    /// Puts `detail` in the place of what an event held. For burying alone: what an upstream wrote
+    /// to stderr may hold what the payload held. Nothing else of an event ever changes.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be written to.
+    fn put_detail(&mut self, event: u64, detail: &str) -> Result<(), JournalError>;
 
     /// Makes the transaction as durable as [`Journal::begin`] was asked to.
     ///

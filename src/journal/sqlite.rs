@@ -922,6 +922,54 @@ impl Transaction for SqliteTransaction<'_> {
         Ok(())
     }
 
+    fn places_after(
+        &mut self,
+        after: Option<(BranchId, Seq)>,
+        limit: usize,
+    ) -> Result<Vec<(BranchId, Seq)>, JournalError> {
+        let (branch, seq) = after.unwrap_or((BranchId(0), Seq(0)));
+        self.all(
+            "SELECT branch_id, seq FROM entries WHERE (branch_id, seq) > (?1, ?2) \
+             ORDER BY branch_id, seq LIMIT ?3",
+            params![
+                db_int(branch.0),
+                db_int(seq.0),
+                i64::try_from(limit).unwrap_or(i64::MAX)
+            ],
+            |row| Ok((BranchId(number(row, 0)?), Seq(number(row, 1)?))),
+        )
+    }
+
+    fn payload_bytes(&mut self, fence: Fence) -> Result<u64, JournalError> {
+        let bytes = self.one(
+            "SELECT coalesce((SELECT length(arguments) FROM attempts WHERE fence = ?1), 0) \
+             + coalesce((SELECT length(body) FROM outcomes WHERE fence = ?1), 0) \
+             + coalesce((SELECT length(body) FROM task_ends WHERE fence = ?1), 0)",
+            [db_int(fence.0)],
+            |row| number(row, 0),
+        )?;
+        Ok(bytes.unwrap_or(0))
+    }
+
+    fn drop_payload(&mut self, fence: Fence) -> Result<(), JournalError> {
+        for sql in [
+            "UPDATE attempts SET arguments = NULL WHERE fence = ?1 AND arguments IS NOT NULL",
+            "UPDATE outcomes SET body = NULL WHERE fence = ?1 AND body IS NOT NULL",
+            "UPDATE task_ends SET body = NULL WHERE fence = ?1 AND body IS NOT NULL",
+        ] {
+            self.run(sql, [db_int(fence.0)])?;
+        }
+        Ok(())
+    }
+
+    fn put_detail(&mut self, event: u64, detail: &str) -> Result<(), JournalError> {
+        self.run(
+            "UPDATE events SET detail = ?2 WHERE id = ?1",
+            params![db_int(event), detail],
+        )?;
+        Ok(())
+    }
+
     fn commit(mut self) -> Result<(), JournalError> {
         let committed = self
             .db
@@ -959,14 +1007,14 @@ fn number(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
     u64::try_from(value).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(index, value))
 }
 
-fn bytes<const N: usize>(row: &Row<'_>, index: usize) -> rusqlite::Result<[u8; N]> {
+pub(crate) fn bytes<const N: usize>(row: &Row<'_>, index: usize) -> rusqlite::Result<[u8; N]> {
     let value = row.get_ref(index)?.as_blob()?;
     value
         .try_into()
         .map_err(|_| rusqlite::Error::InvalidColumnIndex(index))
 }
 
-fn named<T>(
+pub(crate) fn named<T>(
     row: &Row<'_>,
     index: usize,
     from_name: impl FnOnce(&str) -> Option<T>,
@@ -998,7 +1046,7 @@ fn held(key: Option<&HeldKey>) -> (Option<&str>, Option<&'static str>, Option<&s
     )
 }
 
-fn read_branch(row: &Row<'_>, first: usize) -> rusqlite::Result<Branch> {
+pub(crate) fn read_branch(row: &Row<'_>, first: usize) -> rusqlite::Result<Branch> {
     let parent: Option<i64> = row.get(first + 3)?;
     Ok(Branch {
         id: BranchId(number(row, first)?),

@@ -406,6 +406,32 @@ pub fn reopen(entry: &Entry, at: Micros) -> Result<Transition, Illegal> {
     })
 }
 
+/// Returns the settled entry without its payloads: a tombstone, which still forbids running again.
+/// One that is known not to have run, or was denied, has no outcome to replay and keeps its row.
+///
+/// # Errors
+///
+/// The entry is open: its payloads are needed.
+pub fn bury(entry: &Entry) -> Result<Transition, Illegal> {
+    let is_tombstone = match entry.status {
+        Status::Completed | Status::Failed => true,
+        Status::Voided | Status::Denied => entry.is_tombstone,
+        Status::Pending | Status::InputRequired | Status::Accepted => {
+            return Err(Illegal {
+                change: "burying",
+                status: entry.status,
+            });
+        }
+    };
+    Ok(Transition {
+        expect: expect(entry),
+        entry: Entry {
+            is_tombstone,
+            ..entry.clone()
+        },
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -489,6 +515,20 @@ mod tests {
             }
             let settled = matches!(status, Status::Completed | Status::Failed | Status::Denied);
             assert_eq!(reopen(&entry, Micros(9)).is_ok(), settled, "{status:?}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_settled_is_buried() {
+        for status in Status::ALL {
+            let buried = bury(&entry(status)).map(|transition| transition.entry);
+            match status {
+                Status::Completed | Status::Failed => assert!(buried.unwrap().is_tombstone),
+                Status::Voided | Status::Denied => assert_eq!(buried.unwrap(), entry(status)),
+                Status::Pending | Status::InputRequired | Status::Accepted => {
+                    assert!(buried.is_err());
+                }
+            }
         }
     }
 
