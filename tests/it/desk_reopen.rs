@@ -62,6 +62,7 @@ fn a_completed_entry_is_reopened_beside_a_running_proxy_and_keeps_its_result() {
         .iter()
         .find(|event| event["kind"] == "reopened");
     assert_eq!(event.unwrap()["by"], "ann", "{shown}");
+    run(&world, 0, &["verify"]);
 }
 
 #[test]
@@ -115,6 +116,7 @@ fn many_are_reopened_by_a_condition() {
     let statuses: Vec<String> = (1..=4).map(|seq| world.status(seq)).collect();
     assert_eq!(statuses, ["VOIDED", "VOIDED", "VOIDED", "COMPLETED"]);
     proxy.stop();
+    run(&world, 0, &["verify"]);
 }
 
 /// An outcome that reached nobody answers the next equal call, unless it was told by other means.
