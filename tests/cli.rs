@@ -88,9 +88,9 @@ fn help_texts() {
         "reopen",
         "delivered",
         "decide",
-        "demo",
         "verify",
         "gc",
+        "demo",
         "completions",
     ] {
         assert_help(command, &[command, "--help"]);

@@ -28,6 +28,7 @@ CREATE TABLE workflows (
     workflow_id   TEXT NOT NULL UNIQUE,
     uid           BLOB NOT NULL,
     active_branch INTEGER NOT NULL,
+    generation    INTEGER,
     created_at    INTEGER NOT NULL
 ) STRICT;
 
@@ -143,6 +144,12 @@ CREATE TABLE task_ends (
     at         INTEGER NOT NULL,
     digest     BLOB NOT NULL,
     body       BLOB
+) STRICT;
+
+CREATE TABLE leases (
+    fence    INTEGER PRIMARY KEY,
+    boot_id  TEXT NOT NULL,
+    until_ms INTEGER NOT NULL
 ) STRICT;
 
 CREATE TABLE events (

@@ -432,6 +432,18 @@ mod tests {
     }
 
     #[test]
+    fn a_reader_of_c_strings_sees_no_other_line() {
+        for line in [
+            r#"{"method\u0000":"tools/call","id":1,"method":"ping"}"#,
+            r#"{"method":"tools/call\u0000/x","id":1}"#,
+            r#"{"method":"tools/call","id":1,"params":{"name":"t","name\u0000x":"u"}}"#,
+            r#"{"method":"tools/call","id":1,"params":{"name":"t","_meta":{"checkpoint_seq\u0000":1}}}"#,
+        ] {
+            assert_eq!(told(line), "invalid_request 1", "{line}");
+        }
+    }
+
+    #[test]
     fn members_that_decide_stand_once() {
         for (line, expected) in [
             (

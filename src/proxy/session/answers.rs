@@ -187,10 +187,19 @@ impl Session {
         let body: &[u8] = outcome.body.as_deref().unwrap_or_default();
         let is_error = outcome.status == Status::Failed;
         let adapted;
+        // What was legal for its caller is so for another of the same era, whatever it is; the
+        // result of an ended task was no answer to a call yet.
+        let is_same_era = ended.is_none()
+            && is_stateless_version(replay.protocol_version.as_deref()) == flight.is_stateless;
         let payload = if is_error {
             Raw::Error(body)
         } else {
-            match legal_form(body, flight.is_stateless) {
+            let form = if is_same_era {
+                Form::AsItIs
+            } else {
+                legal_form(body, flight.is_stateless)
+            };
+            match form {
                 Form::AsItIs => Raw::Result(body),
                 Form::WithResultType => {
                     adapted = with_result_type(body);
@@ -253,6 +262,11 @@ fn shown_signature(plain: Signature, entry: Option<&Entry>) -> String {
         }
         Some(_) | None => plain.to_string(),
     }
+}
+
+/// Whether calls of this protocol revision carry it themselves, in `_meta`. Revisions are dates.
+fn is_stateless_version(version: Option<&str>) -> bool {
+    version.is_some_and(|version| version >= "2026-07-28")
 }
 
 enum Form {

@@ -6,22 +6,15 @@
 //! for byte, what the client heard, how many effects there were, what became of the entry, and
 //! that the next call works. Told at the end: memory, and that nothing panicked.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "a test's own helpers fail loudly; clippy knows only the test functions themselves"
-)]
-
-#[expect(dead_code, reason = "these tests need only a part of the shared world")]
-#[path = "it/world.rs"]
-mod world;
-
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use world::{Call, Proxy, World, assert_done, contains, member_bytes, refusal};
+
+use crate::call::{Call, assert_done, member_bytes, refusal};
+use crate::proxy::Proxy;
+use crate::world::{World, contains, peak_memory};
 
 /// Says which case it was, if a test panics.
 struct Playing<'c>(&'c str);
@@ -129,14 +122,6 @@ impl Tail {
     }
 }
 
-/// The most memory that a process ever had, in bytes.
-fn peak_memory(pid: i32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:"));
-    let kib = line.and_then(|line| line.split_whitespace().nth(1));
-    kib.unwrap().parse::<u64>().unwrap() << 10
-}
-
 /// A session into which a catalogue is played.
 struct Session<'w> {
     proxy: Proxy,
@@ -153,6 +138,7 @@ struct Session<'w> {
 
 impl<'w> Session<'w> {
     fn start(world: &'w World, flags: &[&str]) -> Session<'w> {
+        let flags = flags.iter().chain(&["--log", "error"]);
         let mut proxy = world.proxy().flags(flags).start();
         proxy.initialize();
         proxy.assert_ping();
@@ -277,17 +263,29 @@ fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..bytes.len().min(300)]).into_owned()
 }
 
+/// Small enough that a catalogue can go over it.
+const LIMIT: [&str; 2] = ["--max-message-bytes", "64KiB"];
+
 #[test]
 fn the_lines_of_a_client() {
+    play_client("client.tsv", &[], 96 << 20);
+}
+
+#[test]
+fn the_lines_of_a_client_around_the_limit() {
+    play_client("client-limit.tsv", &LIMIT, 16 << 20);
+}
+
+fn play_client(catalogue_name: &str, flags: &[&str], memory_bytes_max: u64) {
     let world = World::new();
-    let mut session = Session::start(&world, &["--log", "error"]);
-    let cases = catalogue("client.tsv");
+    let mut session = Session::start(&world, flags);
+    let cases = catalogue(catalogue_name);
     for (id, case) in (10_000..).zip(&cases) {
         let _playing = Playing(&case.name);
         play_client_line(&mut session, case, id);
         session.next_call_works(&case.name);
     }
-    session.finish(96 << 20);
+    session.finish(memory_bytes_max);
 }
 
 fn play_client_line(session: &mut Session<'_>, case: &Case, id: u64) {
@@ -365,15 +363,24 @@ fn play_client_line(session: &mut Session<'_>, case: &Case, id: u64) {
 
 #[test]
 fn the_lines_of_an_upstream() {
+    play_upstream("upstream.tsv", &[], 160 << 20);
+}
+
+#[test]
+fn the_lines_of_an_upstream_around_the_limit() {
+    play_upstream("upstream-limit.tsv", &LIMIT, 16 << 20);
+}
+
+fn play_upstream(catalogue_name: &str, flags: &[&str], memory_bytes_max: u64) {
     let world = World::new();
-    let mut session = Session::start(&world, &["--log", "error"]);
-    let cases = catalogue("upstream.tsv");
+    let mut session = Session::start(&world, flags);
+    let cases = catalogue(catalogue_name);
     for (id, case) in (10_000..).zip(&cases) {
         let _playing = Playing(&case.name);
         play_upstream_line(&mut session, case, id);
         session.next_call_works(&case.name);
     }
-    session.finish(160 << 20);
+    session.finish(memory_bytes_max);
 }
 
 /// The answer that ends the call of a case whose line does not.
@@ -394,6 +401,7 @@ fn play_upstream_line(session: &mut Session<'_>, case: &Case, id: u64) {
             let both = [line.as_slice(), &plain].concat();
             (both.clone(), both, "COMPLETED")
         }
+        ["too_large"] => (line.clone(), Vec::new(), "PENDING"),
         ["noise"] => (
             [line.as_slice(), &plain].concat(),
             plain.clone(),
@@ -416,6 +424,12 @@ fn play_upstream_line(session: &mut Session<'_>, case: &Case, id: u64) {
     session.proxy.send_call(&call.clone().script(script));
     session.expect_entry(name, status);
     let mut heard = Vec::new();
+    if words[..] == ["too_large"] {
+        expect_refusal(session, name, "message_too_large");
+        call.id = json!(format!("again-{id}"));
+        session.proxy.send_call(&call);
+        expect_refusal(session, name, "in_doubt");
+    }
     while heard.len() < expected.len() {
         heard.extend(session.proxy.recv_line());
     }
@@ -462,8 +476,39 @@ fn play_upstream_line(session: &mut Session<'_>, case: &Case, id: u64) {
     });
 }
 
+/// The next line refuses the call in this way: it may have had an effect.
+fn expect_refusal(session: &mut Session<'_>, case: &str, kind: &str) {
+    let answer = session.proxy.recv();
+    let data = &answer["error"]["data"];
+    let is_right = data["kind"] == kind && data["side_effect"] == "unknown";
+    session.check(case, is_right, || answer.to_string());
+}
+
+#[test]
+fn the_ends_of_a_client() {
+    for case in catalogue("client-end.tsv") {
+        let _playing = Playing(&case.name);
+        let world = World::new();
+        let output = world.proxy().run(&written_out(&case.line, 1, 1));
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let heard = output.stdout.split_inclusive(|byte| *byte == b'\n').count();
+        let counts = [world.upstream_lines().len(), heard, world.effects().len()];
+        let counts = counts.map(|count| count.to_string()).join(" ");
+        assert_eq!(counts, case.expected, "{output:?}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(!stderr.contains("panicked"), "{stderr}");
+    }
+}
+
 #[test]
 fn the_catalogue_is_a_large_one() {
-    let count = catalogue("client.tsv").len() + catalogue("upstream.tsv").len();
-    assert!(count >= 600, "{count}");
+    let files = [
+        "client.tsv",
+        "client-limit.tsv",
+        "client-end.tsv",
+        "upstream.tsv",
+        "upstream-limit.tsv",
+    ];
+    let count: usize = files.iter().map(|name| catalogue(name).len()).sum();
+    assert!(count >= 680, "{count}");
 }
