@@ -88,6 +88,7 @@ fn help_texts() {
         "reopen",
         "delivered",
         "decide",
+        "fork",
         "verify",
         "gc",
         "demo",

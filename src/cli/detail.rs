@@ -6,6 +6,7 @@
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
+use super::reading::ForkView;
 use super::view::{EntryView, Status, Time};
 
 /// One entry and what belongs to it.
@@ -31,8 +32,8 @@ pub struct Detail {
     pub policy: Option<String>,
     /// The W3C trace context that the call carried.
     pub traceparent: Option<String>,
-    /// The workflow that this entry's workflow was forked from.
-    pub forked_from: Option<String>,
+    /// What this entry's branch was forked from.
+    pub forked_from: Option<ForkView>,
 }
 
 /// Arguments or an outcome.

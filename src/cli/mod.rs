@@ -18,6 +18,7 @@ pub mod error;
 pub mod escape;
 pub mod exit;
 pub mod filter;
+mod fork;
 mod gc;
 #[cfg(test)]
 mod golden;
@@ -28,7 +29,7 @@ pub mod output;
 mod pretty;
 mod progress;
 mod proxy_args;
-mod reading;
+pub mod reading;
 mod reopen;
 mod resolve;
 mod run;
@@ -97,6 +98,7 @@ enum Command {
     Reopen(reopen::ReopenArgs),
     Delivered(delivered::DeliveredArgs),
     Decide(decide::DecideArgs),
+    Fork(fork::ForkArgs),
     Verify(verify::VerifyArgs),
     Gc(gc::GcArgs),
     Demo(demo::DemoArgs),
@@ -179,6 +181,7 @@ fn dispatch(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<Ex
         Some(Command::Reopen(args)) => reopen::run(&args, env),
         Some(Command::Delivered(args)) => delivered::run(&args, env),
         Some(Command::Decide(args)) => decide::run(&args, env),
+        Some(Command::Fork(args)) => fork::run(&args, env),
         Some(Command::Verify(args)) => verify::run(&args, env),
         Some(Command::Gc(args)) => gc::run(&args, env),
         Some(Command::Demo(args)) => demo::run(&args, env),

@@ -20,6 +20,7 @@ mod bench;
 mod call;
 mod cancel;
 mod desk_decide;
+mod desk_fork;
 mod desk_read;
 mod desk_reopen;
 mod desk_resolve;
