@@ -454,6 +454,7 @@ impl Walk {
                 step.is_retried = notes
                     .iter()
                     .any(|note| *note == (step.fence, Note::Retried));
+                step.is_fenced = notes.contains(&(step.fence, Note::Fenced));
             }
         }
         Ok(History {
@@ -503,6 +504,7 @@ impl Walk {
                             is_voided: false,
                             is_reopened: false,
                             is_retried: false,
+                            is_fenced: false,
                         })
                     })
                     .optional()
@@ -560,7 +562,8 @@ impl Walk {
         let rows = || -> rusqlite::Result<Vec<(Fence, Note)>> {
             let mut statement = self.db().prepare_cached(
                 "SELECT kind, fence, detail FROM events WHERE branch_id = ?1 AND seq = ?2 \
-                 AND fence IS NOT NULL AND kind IN ('voided', 'resolved', 'reopened', 'retried') ORDER BY id",
+                 AND fence IS NOT NULL AND kind IN ('voided', 'resolved', 'reopened', 'retried', 'fenced') \
+                 ORDER BY id",
             )?;
             let mut rows = statement.query((signed(branch.0), signed(seq.0)))?;
             let mut notes = Vec::new();
@@ -630,6 +633,8 @@ enum Note {
     Reopened,
     /// A policy made it.
     Retried,
+    /// It was taken from its owner.
+    Fenced,
 }
 
 impl Note {
@@ -638,6 +643,7 @@ impl Note {
             "voided" => Some(Self::Voided),
             "reopened" => Some(Self::Reopened),
             "retried" => Some(Self::Retried),
+            "fenced" => Some(Self::Fenced),
             "resolved" => {
                 let verdict = json::member(detail?.as_bytes(), "verdict")?;
                 (json::text(verdict)? == "not_executed").then_some(Self::Voided)

@@ -50,6 +50,9 @@ pub struct Step {
     pub is_reopened: bool,
     /// An event says that a policy made it a further attempt.
     pub is_retried: bool,
+    /// An event says that an operator took it from its owner: the step after it is the same
+    /// attempt and round under a new fence.
+    pub is_fenced: bool,
 }
 
 /// An outcome, as it was stored.
@@ -257,6 +260,12 @@ fn begin(row: &Entry, before: Option<&(Entry, &Step)>, step: &Step, faults: &mut
         call_id: row.call_id.clone(),
     };
     let made = match before {
+        // A policy that takes an entry over starts a new attempt; an operator starts none.
+        Some((entry, last))
+            if last.is_fenced && (step.attempt, step.round) == (entry.attempt, entry.round) =>
+        {
+            lifecycle::take_away(entry, step.fence)
+        }
         None => Ok(lifecycle::reserve_new(reservation.clone())),
         Some((entry, _)) if step.round > 0 => lifecycle::reserve_round(entry, reservation.clone()),
         Some((entry, last)) => {

@@ -20,6 +20,7 @@ fn step(fence: u64, attempt: u32, round: u32, previous: Option<u64>) -> Step {
         is_voided: false,
         is_reopened: false,
         is_retried: false,
+        is_fenced: false,
     }
 }
 
@@ -193,6 +194,16 @@ fn a_call_in_doubt_runs_again_only_where_a_policy_is_recorded() {
         [FaultKind::Transition]
     );
     steps[1].is_retried = true;
+    assert_eq!(kinds(&sealed(row(&steps), steps)), []);
+}
+
+#[test]
+fn an_attempt_stands_under_another_fence_only_where_its_owner_was_fenced() {
+    let mut steps = vec![step(1, 1, 0, None), step(2, 1, 0, Some(1))];
+    assert_ne!(kinds(&sealed(row(&steps), steps.clone())), []);
+    steps[0].is_fenced = true;
+    assert_eq!(kinds(&sealed(row(&steps), steps.clone())), []);
+    steps[1].outcome = Some(ending(Status::Completed));
     assert_eq!(kinds(&sealed(row(&steps), steps)), []);
 }
 
