@@ -81,7 +81,15 @@ fn assert_help(name: &str, args: &[&str]) {
 fn help_texts() {
     assert_help("checkpoint-short", &["-h"]);
     assert_help("checkpoint", &["--help"]);
-    for command in ["ls", "show", "verify", "gc", "demo", "completions"] {
+    for command in [
+        "ls",
+        "show",
+        "verify",
+        "export",
+        "gc",
+        "demo",
+        "completions",
+    ] {
         assert_help(command, &[command, "--help"]);
     }
 }

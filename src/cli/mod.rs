@@ -15,6 +15,7 @@ pub mod detail;
 pub mod error;
 pub mod escape;
 pub mod exit;
+mod export;
 pub mod filter;
 mod gc;
 #[cfg(test)]
@@ -87,6 +88,7 @@ enum Command {
     Ls(ls::LsArgs),
     Show(show::ShowArgs),
     Verify(verify::VerifyArgs),
+    Export(export::ExportArgs),
     Gc(gc::GcArgs),
     Demo(demo::DemoArgs),
     Completions(completions::CompletionsArgs),
@@ -165,6 +167,7 @@ fn dispatch(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<Ex
         Some(Command::Ls(args)) => ls::run(&args, env),
         Some(Command::Show(args)) => show::run(&args, env),
         Some(Command::Verify(args)) => verify::run(&args, env),
+        Some(Command::Export(args)) => export::run(&args, env),
         Some(Command::Gc(args)) => gc::run(&args, env),
         Some(Command::Demo(args)) => demo::run(&args, env),
         Some(Command::Completions(args)) => completions::run(&args),
