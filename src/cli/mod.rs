@@ -12,6 +12,7 @@ mod completions;
 mod confirm;
 mod demo;
 pub mod detail;
+mod doctor;
 pub mod error;
 pub mod escape;
 pub mod exit;
@@ -90,6 +91,7 @@ enum Command {
     Verify(verify::VerifyArgs),
     Export(export::ExportArgs),
     Gc(gc::GcArgs),
+    Doctor(doctor::DoctorArgs),
     Demo(demo::DemoArgs),
     Completions(completions::CompletionsArgs),
 }
@@ -169,6 +171,7 @@ fn dispatch(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<Ex
         Some(Command::Verify(args)) => verify::run(&args, env),
         Some(Command::Export(args)) => export::run(&args, env),
         Some(Command::Gc(args)) => gc::run(&args, env),
+        Some(Command::Doctor(args)) => doctor::run(&args, env),
         Some(Command::Demo(args)) => demo::run(&args, env),
         Some(Command::Completions(args)) => completions::run(&args),
         None if cli.proxy.version.as_deref() == Some(PRINT_VERSION) => {

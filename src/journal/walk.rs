@@ -50,6 +50,19 @@ pub struct Torn {
     pub why: String,
 }
 
+/// How many entries there are of some sorts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// All of them.
+    pub entries: u64,
+    /// A live session waits for their outcome.
+    pub running: u64,
+    /// They are PENDING, and nobody knows what came of them.
+    pub in_doubt: u64,
+    /// Their outcome never reached a caller.
+    pub undelivered: u64,
+}
+
 /// A workflow's row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkflowRow {
@@ -139,6 +152,38 @@ impl Walk {
     /// Its `meta` rows can't be read.
     pub fn identity(&self) -> Result<&Identity, &JournalError> {
         self.identity.as_ref()
+    }
+
+    /// Returns the connection, for what is not a row of ours.
+    #[must_use]
+    pub fn connection(&self) -> &Connection {
+        &self.opened.connection
+    }
+
+    /// Returns how many entries there are, given the sessions that are live.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    pub fn counts(&self, live: &[u64]) -> Result<Counts, JournalError> {
+        let mut counts = Counts {
+            entries: self.count("entries")?,
+            undelivered: self.number(
+                "SELECT count(*) FROM entries WHERE delivered_at IS NULL \
+                 AND completed_at IS NOT NULL",
+            )?,
+            ..Counts::default()
+        };
+        self.each(
+            "SELECT session_id, unanswered IS NOT NULL FROM entries \
+             WHERE delivered_at IS NULL AND status = 'PENDING'",
+            |row| Ok((unsigned(row, 0)?, row.get::<_, bool>(1)?)),
+            |row| match row {
+                Ok((session, false)) if live.contains(&session) => counts.running += 1,
+                Ok(_) | Err(_) => counts.in_doubt += 1,
+            },
+        )?;
+        Ok(counts)
     }
 
     /// Returns what the mark said before the snapshot, or why it does not belong here.

@@ -29,6 +29,7 @@ mod guard;
 mod join;
 mod journal;
 mod malformed;
+mod ops_doctor;
 mod ops_export;
 mod ops_gc;
 mod ops_verify;
