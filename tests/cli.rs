@@ -84,9 +84,11 @@ fn help_texts() {
     for command in [
         "ls",
         "show",
+        "resolve",
         "verify",
         "export",
         "gc",
+        "doctor",
         "demo",
         "completions",
     ] {

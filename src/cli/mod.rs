@@ -1,7 +1,7 @@
 //! The command line: what the user asked for, in types, and what the user is told.
 //!
 //! `checkpoint` without a command runs the proxy; each other command is one file here (its `Args`
-//! with the help as doc comments, and `run`) and one variant of [`Command`]. Output goes through
+//! with the help as doc comments, and `run`) and one variant of `Command`. Output goes through
 //! `output.rs`, errors through `error.rs`, endings through `exit.rs`.
 //!
 //! Invariants: whatever can't be used is refused with code 2 before anything starts; data goes to
@@ -21,6 +21,7 @@ pub mod filter;
 mod gc;
 #[cfg(test)]
 mod golden;
+mod hand;
 pub mod logging;
 mod ls;
 pub mod output;
@@ -28,11 +29,14 @@ mod pretty;
 mod progress;
 mod proxy_args;
 mod reading;
+mod resolve;
 mod run;
 pub mod settings;
 mod show;
 mod target;
+mod targets;
 pub mod values;
+mod verdict_json;
 mod verify;
 pub mod view;
 
@@ -88,6 +92,7 @@ const USAGE: &str = "checkpoint [OPTIONS] --upstream-cmd <CMD>
 enum Command {
     Ls(ls::LsArgs),
     Show(show::ShowArgs),
+    Resolve(resolve::ResolveArgs),
     Verify(verify::VerifyArgs),
     Export(export::ExportArgs),
     Gc(gc::GcArgs),
@@ -168,6 +173,7 @@ fn dispatch(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<Ex
     match cli.command {
         Some(Command::Ls(args)) => ls::run(&args, env),
         Some(Command::Show(args)) => show::run(&args, env),
+        Some(Command::Resolve(args)) => resolve::run(&args, env),
         Some(Command::Verify(args)) => verify::run(&args, env),
         Some(Command::Export(args)) => export::run(&args, env),
         Some(Command::Gc(args)) => gc::run(&args, env),

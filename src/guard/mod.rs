@@ -17,6 +17,7 @@ pub mod closing;
 pub(crate) mod fixture;
 mod settle;
 pub mod sweep;
+pub mod verdict;
 pub mod verify;
 
 pub use admit::{

@@ -163,6 +163,8 @@ pub struct Workflow {
     pub uid: [u8; 16],
     /// The branch that calls go to.
     pub active: Branch,
+    /// The session that took the workflow over (`--supersede`): earlier ones start no more calls.
+    pub generation: Option<SessionId>,
 }
 
 /// One branch of a workflow.
@@ -334,6 +336,16 @@ pub struct Session {
     pub client_version: Option<String>,
 }
 
+/// Until when the owner of an at-least-once call is taken for at work, by the clock that ticks
+/// since the machine's boot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The boot that the time counts from; in another one the lease is over.
+    pub boot_id: String,
+    /// Milliseconds since that boot.
+    pub until_ms: u64,
+}
+
 /// Everything that one change writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
@@ -412,6 +424,54 @@ pub trait Transaction {
     ///
     /// The journal can't be read.
     fn branch(&mut self, id: BranchId) -> Result<Option<Branch>, JournalError>;
+
+    /// Makes a branch of the workflow that shares what is before `at` in `parent`, and makes it the
+    /// active one.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be written to.
+    fn create_branch(
+        &mut self,
+        workflow: u64,
+        parent: (BranchId, Seq),
+        at: Micros,
+    ) -> Result<Branch, JournalError>;
+
+    /// Notes that a session has taken the workflow over.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be written to.
+    fn set_generation(&mut self, workflow: u64, session: SessionId) -> Result<(), JournalError>;
+
+    /// Returns how many entries the workflow has, in all its branches.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    fn count_entries(&mut self, workflow: u64) -> Result<u64, JournalError>;
+
+    /// Returns the first entry of that very branch after a place.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    fn next_entry(&mut self, branch: BranchId, after: Seq) -> Result<Option<Stored>, JournalError>;
+
+    /// Returns an attempt's lease.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    fn lease(&mut self, fence: Fence) -> Result<Option<Lease>, JournalError>;
+
+    /// Writes an attempt's lease, new or renewed.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be written to.
+    fn put_lease(&mut self, fence: Fence, lease: &Lease) -> Result<(), JournalError>;
 
     /// Returns the entry at that place of that very branch.
     ///

@@ -10,7 +10,7 @@
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::{
-    Applied, Attempt, Branch, Durability, Event, EventRow, Identity, Journal, JournalError,
+    Applied, Attempt, Branch, Durability, Event, EventRow, Identity, Journal, JournalError, Lease,
     Outcome, Payload, RoundKey, Session, Stored, TaskKey, Transaction, Workflow, Write,
 };
 use crate::rules::entry::{Entry, GaveUp, Provenance, Status, Unanswered};
@@ -541,8 +541,8 @@ impl SqliteTransaction<'_> {
 impl Transaction for SqliteTransaction<'_> {
     fn workflow(&mut self, id: &WorkflowId) -> Result<Option<Workflow>, JournalError> {
         let found = self.one(
-            "SELECT w.id, w.uid, b.id, b.workflow, b.branch, b.parent, b.forked_at, b.highest_seq \
-             FROM workflows w JOIN branches b ON b.id = w.active_branch WHERE w.workflow_id = ?1",
+            "SELECT w.id, w.uid, b.id, b.workflow, b.branch, b.parent, b.forked_at, b.highest_seq, \
+             w.generation FROM workflows w JOIN branches b ON b.id = w.active_branch WHERE w.workflow_id = ?1",
             [&id.0],
             |row| {
                 Ok(Workflow {
@@ -550,6 +550,10 @@ impl Transaction for SqliteTransaction<'_> {
                     id: id.clone(),
                     uid: bytes(row, 1)?,
                     active: read_branch(row, 2)?,
+                    generation: match row.get::<_, Option<i64>>(8)? {
+                        Some(_) => Some(SessionId(number(row, 8)?)),
+                        None => None,
+                    },
                 })
             },
         )?;
@@ -583,6 +587,80 @@ impl Transaction for SqliteTransaction<'_> {
             [db_int(id.0)],
             |row| read_branch(row, 0),
         )
+    }
+
+    fn create_branch(
+        &mut self,
+        workflow: u64,
+        parent: (BranchId, Seq),
+        at: Micros,
+    ) -> Result<Branch, JournalError> {
+        self.run(
+            "INSERT INTO branches (workflow, branch, parent, forked_at, highest_seq, created_at) \
+             SELECT ?1, max(branch) + 1, ?2, ?3, ?3 - 1, ?4 FROM branches WHERE workflow = ?1",
+            params![
+                db_int(workflow),
+                db_int(parent.0.0),
+                db_int(parent.1.0),
+                at.0
+            ],
+        )?;
+        let branch = BranchId(u64::try_from(self.db.last_insert_rowid()).unwrap_or(0));
+        self.run(
+            "UPDATE workflows SET active_branch = ?2 WHERE id = ?1",
+            params![db_int(workflow), db_int(branch.0)],
+        )?;
+        self.branch(branch)?
+            .ok_or_else(|| JournalError::Damaged("a new branch is not there".into()))
+    }
+
+    fn set_generation(&mut self, workflow: u64, session: SessionId) -> Result<(), JournalError> {
+        self.run(
+            "UPDATE workflows SET generation = ?2 WHERE id = ?1",
+            [db_int(workflow), db_int(session.0)],
+        )?;
+        Ok(())
+    }
+
+    fn count_entries(&mut self, workflow: u64) -> Result<u64, JournalError> {
+        let count = self.one(
+            "SELECT count(*) FROM branches b JOIN entries e ON e.branch_id = b.id \
+             WHERE b.workflow = ?1",
+            [db_int(workflow)],
+            |row| number(row, 0),
+        )?;
+        Ok(count.unwrap_or(0))
+    }
+
+    fn next_entry(&mut self, branch: BranchId, after: Seq) -> Result<Option<Stored>, JournalError> {
+        self.one(
+            &format!(
+                "SELECT {ENTRY_COLUMNS} FROM entries WHERE branch_id = ?1 AND seq > ?2 ORDER BY seq LIMIT 1"
+            ),
+            [db_int(branch.0), db_int(after.0)],
+            read_entry,
+        )
+    }
+
+    fn lease(&mut self, fence: Fence) -> Result<Option<Lease>, JournalError> {
+        self.one(
+            "SELECT boot_id, until_ms FROM leases WHERE fence = ?1",
+            [db_int(fence.0)],
+            |row| {
+                Ok(Lease {
+                    boot_id: row.get(0)?,
+                    until_ms: number(row, 1)?,
+                })
+            },
+        )
+    }
+
+    fn put_lease(&mut self, fence: Fence, lease: &Lease) -> Result<(), JournalError> {
+        self.run(
+            "INSERT OR REPLACE INTO leases (fence, boot_id, until_ms) VALUES (?1, ?2, ?3)",
+            params![db_int(fence.0), lease.boot_id, db_int(lease.until_ms)],
+        )?;
+        Ok(())
     }
 
     fn entry(&mut self, branch: BranchId, seq: Seq) -> Result<Option<Stored>, JournalError> {

@@ -1,7 +1,7 @@
 //! The proxy: bytes in, bytes out, and the processes at both ends.
 //!
-//! [`session`] decides, without I/O; [`driver`] reads and writes; [`child`], [`guardian`] and
-//! [`ladder`] are about the upstream's life and end; [`books`] opens the journal and [`desk`] hands
+//! [`session`] decides, without I/O; `driver` reads and writes; [`child`], [`guardian`] and
+//! [`ladder`] are about the upstream's life and end; [`books`] opens the journal and `desk` hands
 //! it batches.
 //!
 //! Must not: write to stdout anything but what the session says, or look at arguments and results

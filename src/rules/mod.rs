@@ -16,3 +16,4 @@ pub mod lifecycle;
 pub mod policy;
 pub mod retention;
 pub mod signature;
+pub mod units;

@@ -71,8 +71,10 @@ impl Session {
     pub fn client_line_too_long(&mut self, prefix: &[u8], tail: &[u8], bytes: u64) {
         let mut refusal = Refusal::new(RefusalKind::MessageTooLarge);
         refusal.reason = Some(format!("a line of {bytes} bytes"));
-        // The id may stand in what was kept; where it does not, nobody can be told.
-        let id = super::upstream::id_of_long_line(prefix, tail);
+        // The id may stand in what was kept; where it does not, nobody can be told. An answer's id
+        // is the upstream's, and the client may wait for one of its own that is the same.
+        let told = super::upstream::read_long_line(prefix, tail);
+        let id = told.id.filter(|_| !told.is_answer);
         self.say(
             Level::Warn,
             format!("a line of {bytes} bytes from the client is over --max-message-bytes"),
@@ -81,7 +83,7 @@ impl Session {
             self.note_refusal(&refusal);
         }
         let line = crate::mcp::reply::refusal_as_error(id, &refusal);
-        self.down.push(line);
+        self.down.push(line, None);
     }
 
     /// Takes note of what was left at the client's end without a line end: no message.
@@ -100,7 +102,7 @@ impl Session {
             self.note_refusal(&refusal);
         }
         let line = crate::mcp::reply::refusal_as_error(refused.id, &refusal);
-        self.down.push(line);
+        self.down.push(line, None);
     }
 
     fn passing(&mut self, passing: &Passing<'_>, line: &Arc<Vec<u8>>) -> Step {
@@ -299,7 +301,7 @@ impl Session {
         // A request that is not valid as such is the client program's fault, not a model's.
         let is_explicit = call.is_explicit() || refusal.kind == RefusalKind::InvalidRequest;
         let line = self.refusal_line(Some(call.id), &refusal, is_explicit, is_stateless);
-        self.down.push(line);
+        self.down.push(line, None);
         if self.in_flight(call.id).is_none() {
             self.ours.add(call.id.key());
         }

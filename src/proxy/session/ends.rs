@@ -368,7 +368,7 @@ impl Session {
         // JSON-RPC's own "internal error": no code of ours, since nothing is claimed of an effect.
         let message = format!("checkpoint: {}", self.phase.why_unavailable());
         let line = reply::plain_error(Some(id), -32603, &message);
-        self.down.push(line);
+        self.down.push(line, None);
     }
 
     /// Looks at the clock: deadlines of calls, waits and drains.
@@ -437,7 +437,7 @@ impl Session {
             ticket.seq, self.options.journal_shown
         ));
         let line = self.refusal_line(RawId::new(&id), &refusal, explicit, stateless);
-        self.down.push(line);
+        self.down.push(line, None);
         self.ops.push((
             Asked::Nobody,
             Op::Settle(Settlement::Overdue { ticket, detail }),

@@ -124,7 +124,7 @@ impl Session {
                 let undelivered = replay.entry.is_undelivered();
                 let ticket = undelivered.then(|| Ticket::of(&replay.entry));
                 match self.replay_line(&flight, admission, replay) {
-                    Ok(line) => self.down.push_answer(line, ticket),
+                    Ok(line) => self.down.push(line, ticket),
                     Err(refusal) => self.refuse_flight(&flight, &refusal),
                 }
             }
@@ -261,7 +261,7 @@ impl Session {
                 flight.is_explicit,
                 flight.is_stateless,
             );
-            self.down.push(line);
+            self.down.push(line, None);
         }
     }
 

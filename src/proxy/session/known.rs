@@ -30,6 +30,7 @@ pub struct Known {
 struct Tool {
     digest: [u8; 32],
     is_read_only: bool,
+    has_output_schema: bool,
 }
 
 impl Known {
@@ -77,6 +78,7 @@ impl Known {
             let known = Tool {
                 digest: Sha256::digest(tool.raw).into(),
                 is_read_only: tool.read_only_hint == Some(true),
+                has_output_schema: tool.has_output_schema,
             };
             match self.tools.entry(tool.name.into_owned()) {
                 // Two definitions of one name: whatever one of them promises is not trusted.
@@ -84,6 +86,7 @@ impl Known {
                     let tool = twice.get_mut();
                     tool.is_read_only = tool.is_read_only && known.is_read_only;
                     tool.digest = known.digest;
+                    tool.has_output_schema |= known.has_output_schema;
                 }
                 std::collections::hash_map::Entry::Vacant(first) => {
                     first.insert(known);
@@ -100,6 +103,13 @@ impl Known {
     /// Returns whether the last list said that the tool changes nothing.
     pub(super) fn is_read_only(&self, tool: &str) -> bool {
         self.tools.get(tool).is_some_and(|tool| tool.is_read_only)
+    }
+
+    /// Returns whether a client may hold the tool's `structuredContent` to a schema.
+    pub(super) fn has_output_schema(&self, tool: &str) -> bool {
+        self.tools
+            .get(tool)
+            .is_some_and(|tool| tool.has_output_schema)
     }
 
     /// Returns a short hash of the tool's definition and the upstream's version, where seen.

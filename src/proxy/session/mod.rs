@@ -6,7 +6,7 @@
 //! The driver carries it out and asks again.
 //!
 //! Invariants, each the reason for a queue below: a call's bytes come out only after
-//! [`Done::Admitted`] said that its reservation is durable; an answer's bytes come out only after
+//! [`crate::guard::Done::Admitted`] said that its reservation is durable; an answer's bytes come out only after
 //! its outcome is; lines of one direction keep their order, but for a call that waits for its
 //! reservation, which lets others pass; ids and bytes are the sender's.
 //!
@@ -23,6 +23,7 @@ mod upstream;
 
 pub use ends::{Evidence, Phase, RunEnd, UpstreamEnd};
 pub use known::Known;
+pub use queue::Outgoing;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
@@ -342,7 +343,7 @@ impl Session {
     }
 
     /// Takes the next line for the client, if one is ready, with the attempt that it delivers.
-    pub fn to_client(&mut self, now: Instant) -> Option<(Vec<u8>, Option<Ticket>)> {
+    pub fn to_client(&mut self, now: Instant) -> Option<Outgoing> {
         self.down.pop(now)
     }
 
