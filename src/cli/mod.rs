@@ -10,6 +10,8 @@
 
 mod completions;
 mod confirm;
+mod decide;
+mod delivered;
 mod demo;
 pub mod detail;
 mod doctor;
@@ -29,6 +31,7 @@ mod pretty;
 mod progress;
 mod proxy_args;
 mod reading;
+mod reopen;
 mod resolve;
 mod run;
 pub mod settings;
@@ -93,6 +96,9 @@ enum Command {
     Ls(ls::LsArgs),
     Show(show::ShowArgs),
     Resolve(resolve::ResolveArgs),
+    Reopen(reopen::ReopenArgs),
+    Delivered(delivered::DeliveredArgs),
+    Decide(decide::DecideArgs),
     Verify(verify::VerifyArgs),
     Export(export::ExportArgs),
     Gc(gc::GcArgs),
@@ -131,7 +137,7 @@ struct LogArgs {
 /// Flags that every command about a journal takes.
 #[derive(Args, Debug)]
 struct JournalArgs {
-    /// Journal to read [env: CHECKPOINT_JOURNAL]
+    /// Journal [env: CHECKPOINT_JOURNAL]
     #[arg(long, value_name = "PATH", value_parser = proxy_args::path())]
     journal: Option<PathBuf>,
 
@@ -174,6 +180,9 @@ fn dispatch(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<Ex
         Some(Command::Ls(args)) => ls::run(&args, env),
         Some(Command::Show(args)) => show::run(&args, env),
         Some(Command::Resolve(args)) => resolve::run(&args, env),
+        Some(Command::Reopen(args)) => reopen::run(&args, env),
+        Some(Command::Delivered(args)) => delivered::run(&args, env),
+        Some(Command::Decide(args)) => decide::run(&args, env),
         Some(Command::Verify(args)) => verify::run(&args, env),
         Some(Command::Export(args)) => export::run(&args, env),
         Some(Command::Gc(args)) => gc::run(&args, env),

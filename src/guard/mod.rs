@@ -262,6 +262,39 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
     }
 }
 
+impl<J: Journal, S: Surroundings> Guard<J, S> {
+    /// Returns what would happen to a call now, by the very steps of [`Guard::run`]. Nothing is
+    /// written: the transaction is dropped.
+    ///
+    /// # Errors
+    ///
+    /// As the journal's.
+    pub fn foresee(&mut self, call: &Call, now: Micros) -> Result<Admission, JournalError> {
+        let uid = self.journal.identity().uid;
+        let own_workflow = self.journal.identity().own_workflow.clone();
+        let tx = self.journal.begin(Durability::Power)?;
+        let mut visit = Visit {
+            tx,
+            surroundings: &mut self.surroundings,
+            options: &self.options,
+            session_row: &self.session_row,
+            questions: &self.questions,
+            redelivering: &self.redelivering,
+            uid,
+            own_workflow,
+            now,
+            session: self.session,
+            wrote_session: false,
+            highest: None,
+            new_questions: Vec::new(),
+            new_redelivering: Vec::new(),
+            delivered: Vec::new(),
+            live: HashMap::new(),
+        };
+        visit.admit(call)
+    }
+}
+
 /// One transaction and what is gathered while it is open.
 struct Visit<'a, T, S> {
     tx: T,

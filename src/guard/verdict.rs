@@ -409,7 +409,7 @@ impl<T: Transaction> Desk<'_, T> {
 
     fn reopen(&mut self, stored: &Stored) -> Result<Judged, JournalError> {
         let entry = &stored.entry;
-        if !self.holds(stored) {
+        if !self.holds(stored) || !self.outcome_holds(entry)? {
             return Ok(Err(Refused::Quarantined));
         }
         let Ok(transition) = lifecycle::reopen(entry, self.now) else {
@@ -471,6 +471,25 @@ impl<T: Transaction> Desk<'_, T> {
 
     fn holds(&self, stored: &Stored) -> bool {
         stored.checksum == stored.entry.checksum(&self.uid)
+    }
+
+    /// Tells whether the entry's outcome is the one that its digest names.
+    fn outcome_holds(&mut self, entry: &Entry) -> Result<bool, JournalError> {
+        let Some(digest) = entry.digest else {
+            return Ok(true);
+        };
+        let end = match self.tx.task_end(entry.fence) {
+            Ok(None) => self.tx.outcome(entry.fence),
+            end => end,
+        };
+        match end {
+            Ok(Some(outcome)) => Ok(outcome.digest == digest
+                && outcome
+                    .body
+                    .map_or(entry.is_tombstone, |body| outcome_digest(&body) == digest)),
+            Ok(None) | Err(JournalError::Unreadable(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     fn attempt(&mut self, entry: &Entry) -> Result<Option<Attempt>, JournalError> {

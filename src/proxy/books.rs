@@ -155,6 +155,64 @@ pub fn open_for_verdicts(path: &JournalPath) -> Result<Desk, CannotUse> {
     })
 }
 
+/// Opens a journal that is there to ask what would happen to a call. Nothing is written through
+/// [`Guard::foresee`].
+///
+/// # Errors
+///
+/// As [`open_for_verdicts`]; also without the key of a redacted journal, as then no call could be
+/// compared.
+pub fn open_to_foresee(
+    path: &JournalPath,
+    workflow: Option<WorkflowId>,
+    join_max: Duration,
+) -> Result<Guard<SqliteJournal, Onlooker>, CannotUse> {
+    let Desk {
+        mut journal, locks, ..
+    } = open_for_verdicts(path)?;
+    let key = signature_key(path, &mut journal, false)?;
+    let options = Options {
+        workflow,
+        redacts: false,
+        key,
+        join_max,
+    };
+    Ok(Guard::new(
+        journal,
+        Onlooker(locks),
+        options,
+        Session::default(),
+    ))
+}
+
+/// The world around a journal for somebody who only asks: takes no lock and notes nothing.
+pub struct Onlooker(LockQuery);
+
+impl Surroundings for Onlooker {
+    fn take_session(&mut self, _id: SessionId) -> std::io::Result<bool> {
+        // The session is part of a transaction that is dropped.
+        Ok(true)
+    }
+
+    fn is_live(&mut self, id: SessionId) -> std::io::Result<bool> {
+        self.0.is_live(id.0)
+    }
+
+    fn is_attended(&mut self, id: SessionId) -> std::io::Result<bool> {
+        self.0.is_live(attended(id))
+    }
+
+    fn has_room(&mut self) -> bool {
+        true
+    }
+
+    fn raise_mark(&mut self, _fence: Fence) {}
+
+    fn random(&mut self) -> [u8; 16] {
+        [0; 16]
+    }
+}
+
 fn open_sqlite(
     path: &JournalPath,
     filesystem: &Filesystem,
