@@ -332,6 +332,8 @@ struct UpstreamView {
     modern_versions: Vec<String>,
     legacy_version: Option<String>,
     first_answer_ms: Option<u128>,
+    #[serde(skip)]
+    first_answer: Option<std::time::Duration>,
     end: &'static str,
     tools: Vec<ToolView>,
 }
@@ -353,6 +355,7 @@ impl UpstreamView {
         Self {
             modern_versions: versions(&found.discover),
             legacy_version: versions(&found.initialize).into_iter().next(),
+            first_answer: found.first_answer,
             first_answer_ms: found.first_answer.map(|after| after.as_millis()),
             end: found.end,
             tools: found
@@ -448,8 +451,7 @@ fn render(report: &Report, look: &Look) -> String {
             .collect();
         text.push('\n');
         text.push_str(&table(&TOOL_COLUMNS, &rows, look));
-        if let Some(after) = upstream.first_answer_ms {
-            let after = std::time::Duration::from_millis(u64::try_from(after).unwrap_or(u64::MAX));
+        if let Some(after) = upstream.first_answer {
             text.push_str(&format!(
                 "its first answer came after {}; hints are the upstream's own word\n",
                 short(after)

@@ -72,6 +72,8 @@ pub struct WorkflowRow {
     pub id: WorkflowId,
     /// Its active branch.
     pub active: BranchId,
+    /// The session that has taken it over.
+    pub generation: Option<SessionId>,
 }
 
 /// What an attempt's row says of where it belongs.
@@ -266,12 +268,16 @@ impl Walk {
     /// The journal can't be read.
     pub fn workflows(&self) -> Result<Vec<WorkflowRow>, JournalError> {
         self.all(
-            "SELECT id, workflow_id, active_branch FROM workflows ORDER BY id",
+            "SELECT id, workflow_id, active_branch, generation FROM workflows ORDER BY id",
             |row| {
                 Ok(WorkflowRow {
                     number: unsigned(row, 0)?,
                     id: WorkflowId(row.get(1)?),
                     active: BranchId(unsigned(row, 2)?),
+                    generation: match row.get_ref(3)? {
+                        ValueRef::Null => None,
+                        _ => Some(SessionId(unsigned(row, 3)?)),
+                    },
                 })
             },
         )
@@ -389,7 +395,7 @@ impl Walk {
         )
     }
 
-    /// Hands out the fences of outcomes (and ends of tasks) that belong to no attempt.
+    /// Hands out the fences of outcomes, ends of tasks and leases that belong to no attempt.
     ///
     /// # Errors
     ///
@@ -398,7 +404,7 @@ impl Walk {
         &self,
         mut take: impl FnMut(&'static str, Fence),
     ) -> Result<(), JournalError> {
-        for table in ["outcomes", "task_ends"] {
+        for table in ["outcomes", "task_ends", "leases"] {
             self.each(
                 &format!(
                     "SELECT fence FROM {table} o \
@@ -492,13 +498,11 @@ impl Walk {
         if !is_plain {
             let notes = self.notes(entry.branch, entry.seq)?;
             for step in &mut steps {
-                step.is_voided = notes.iter().any(|note| *note == (step.fence, Note::Voided));
-                step.is_reopened = notes
-                    .iter()
-                    .any(|note| *note == (step.fence, Note::Reopened));
-                step.is_retried = notes
-                    .iter()
-                    .any(|note| *note == (step.fence, Note::Retried));
+                let says = |note| notes.contains(&(step.fence, note));
+                step.is_voided = says(Note::Voided);
+                step.is_reopened = says(Note::Reopened);
+                step.is_retried = says(Note::Retried);
+                step.is_fenced = says(Note::Fenced);
             }
         }
         Ok(History {
@@ -509,14 +513,16 @@ impl Walk {
         })
     }
 
-    /// Returns whether an event says that this attempt is known not to have run.
+    /// Returns whether an event says why this attempt is no part of its entry's chain any more: it
+    /// is known not to have run, or an operator took it away before that was known.
     ///
     /// # Errors
     ///
     /// The journal can't be read.
-    pub fn is_voided(&self, attempt: &AttemptRow) -> Result<bool, JournalError> {
+    pub fn has_left(&self, attempt: &AttemptRow) -> Result<bool, JournalError> {
         let notes = self.notes(attempt.branch, attempt.seq)?;
-        Ok(notes.contains(&(attempt.fence, Note::Voided)))
+        let says = |note| notes.contains(&(attempt.fence, note));
+        Ok(says(Note::Voided) || says(Note::Fenced))
     }
 
     fn step(&self, fence: Fence) -> Result<Option<Step>, JournalError> {
@@ -548,6 +554,7 @@ impl Walk {
                             is_voided: false,
                             is_reopened: false,
                             is_retried: false,
+                            is_fenced: false,
                         })
                     })
                     .optional()
@@ -605,7 +612,8 @@ impl Walk {
         let rows = || -> rusqlite::Result<Vec<(Fence, Note)>> {
             let mut statement = self.db().prepare_cached(
                 "SELECT kind, fence, detail FROM events WHERE branch_id = ?1 AND seq = ?2 \
-                 AND fence IS NOT NULL AND kind IN ('voided', 'resolved', 'reopened', 'retried') ORDER BY id",
+                 AND fence IS NOT NULL \
+                 AND kind IN ('voided', 'resolved', 'reopened', 'retried', 'fenced') ORDER BY id",
             )?;
             let mut rows = statement.query((signed(branch.0), signed(seq.0)))?;
             let mut notes = Vec::new();
@@ -675,6 +683,8 @@ enum Note {
     Reopened,
     /// A policy made it.
     Retried,
+    /// It goes on under another fence.
+    Fenced,
 }
 
 impl Note {
@@ -683,6 +693,7 @@ impl Note {
             "voided" => Some(Self::Voided),
             "reopened" => Some(Self::Reopened),
             "retried" => Some(Self::Retried),
+            "fenced" => Some(Self::Fenced),
             "resolved" => {
                 let verdict = json::member(detail?.as_bytes(), "verdict")?;
                 (json::text(verdict)? == "not_executed").then_some(Self::Voided)

@@ -91,6 +91,7 @@ pub(super) struct Tool {
 /// Starts the upstream, asks, and ends it. Call from the main thread.
 pub(super) fn probe(command: &UpstreamCommand) -> Found {
     let mut found = Found::default();
+    let started = Instant::now();
     let (process, pipes) = match Upstream::spawn(command, &mut Guardian::absent()) {
         Ok(started) => started,
         Err(error) => {
@@ -105,7 +106,7 @@ pub(super) fn probe(command: &UpstreamCommand) -> Found {
         tail: Tail::default(),
         inbox: Vec::new(),
         noise: 0,
-        started: Instant::now(),
+        started,
         first_answer: None,
         status: None,
     };
