@@ -629,4 +629,6 @@ impl Bits {
 }
 
 #[cfg(test)]
+mod dumps;
+#[cfg(test)]
 mod tests;
