@@ -90,9 +90,11 @@ fn help_texts() {
         "decide",
         "fork",
         "verify",
+        "export",
         "gc",
         "demo",
         "policy",
+        "doctor",
         "completions",
     ] {
         assert_help(command, &[command, "--help"]);

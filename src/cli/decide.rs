@@ -16,14 +16,14 @@ use super::output::{Output, SCHEMA_VERSION, Tone};
 use super::reading;
 use super::settings::{self, Env};
 use super::values;
-use crate::guard::{Admission, AdmissionVerdict, Call, Identified};
+use crate::guard::{Admission, AdmissionVerdict, Call, Identified, CallKey, Why};
 use crate::journal::JournalError;
 use crate::json;
 use crate::proxy::books;
 use crate::rules::decide::{Decision, Letter, ROWS};
 use crate::rules::entry::Entry;
 use crate::rules::ids::{SEQ_MAX, Seq, WorkflowId};
-use crate::rules::policy::Policy;
+use crate::rules::policy::{Delivery, Policy};
 use crate::rules::signature::{Signature, signature};
 
 /// How long a caller waits for a call whose own caller gave up.
@@ -84,13 +84,17 @@ pub(super) fn run(args: &DecideArgs, env: Env<'_>) -> Result<Exit, CliError> {
         arguments: arguments.map(Into::into),
         workflow: None,
         seq: args.seq.map(Seq),
-        key: args.key.clone(),
+        key: args.key.clone().map(|text| CallKey {
+            text,
+            is_derived: false,
+        }),
         call_id: None,
         round: None,
         protocol_version: None,
         tool_revision: None,
         traceparent: None,
-        policy: Policy::default(),
+        policy: Policy::default().into(),
+        delivery: Delivery::AtMostOnce,
         joined: None,
     };
     let journal = reading::journal_path(&path)?;
@@ -183,6 +187,7 @@ impl Foreseen {
                 Identified::Seq => "seq",
                 Identified::Key => "key",
                 Identified::Round => "round",
+                Identified::Cursor => "cursor",
                 Identified::Guard => "guard",
                 Identified::New => "new",
             },
@@ -212,7 +217,7 @@ impl Foreseen {
             }
             AdmissionVerdict::Refuse(refused) => {
                 foreseen.would = "refuse";
-                foreseen.refusal = Some(refusal(refused.decision));
+                foreseen.refusal = Some(refusal(refused.why));
                 foreseen.seq = refused.seq.map(|seq| seq.0);
                 foreseen.status = of_entry(refused.entry.as_ref());
                 foreseen.diff = refused.diff.clone();
@@ -270,7 +275,12 @@ impl Foreseen {
 }
 
 /// Returns the kind with which a decision is refused (contract, section 8).
-const fn refusal(decision: Decision) -> &'static str {
+const fn refusal(why: Why) -> &'static str {
+    let decision = match why {
+        Why::Table(decision) => decision,
+        Why::LimitReached => return "limit_reached",
+        Why::StaleGeneration => return "stale_generation",
+    };
     match decision {
         Decision::Diverge | Decision::Fork => "divergence",
         Decision::InFlight => "in_flight",

@@ -12,6 +12,7 @@
 //! answers by trying again.
 
 mod admit;
+pub mod closing;
 mod cursor;
 #[cfg(test)]
 pub(crate) mod fixture;
@@ -344,6 +345,9 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
             new_redelivering: Vec::new(),
             delivered: Vec::new(),
             live: HashMap::new(),
+            cursors: self.cursors.clone(),
+            superseded: self.superseded.clone(),
+            notes: Vec::new(),
         };
         visit.admit(call)
     }

@@ -35,6 +35,8 @@ mod join;
 mod journal;
 mod lines;
 mod malformed;
+mod ops_doctor;
+mod ops_export;
 mod ops_gc;
 mod ops_verify;
 mod pressure;
