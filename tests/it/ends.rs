@@ -635,7 +635,8 @@ fn a_timeout_is_kept_as_evidence_and_a_late_answer_still_settles() {
     assert_done(&proxy.call(&Call::new(2, "send_mail", json!({}))));
     let shown = world.show_json(1);
     assert_eq!(shown["entry"]["status"], "PENDING", "{shown}");
-    assert_eq!(shown["entry"]["unanswered"], "timeout", "{shown}");
+    assert_eq!(shown["entry"]["gave_up"], "timeout", "{shown}");
+    assert_eq!(shown["entry"]["in_doubt"], false, "{shown}");
     assert!(
         shown["evidence"]["elapsed_ms"].as_u64() >= Some(150),
         "{shown}"

@@ -37,4 +37,5 @@ mod relay;
 mod replay;
 mod rounds;
 mod setup;
+mod tasks;
 mod world;
