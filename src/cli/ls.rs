@@ -149,7 +149,7 @@ pub(super) fn run(args: &LsArgs, env: Env<'_>) -> Result<Exit, CliError> {
 
 /// Returns the part of `filter` that the journal itself can ask for; one entry too many does no
 /// harm, as they are asked again. `None` if nothing can meet it.
-fn selection(filter: &Filter, now: Time) -> Option<Selection> {
+pub(super) fn selection(filter: &Filter, now: Time) -> Option<Selection> {
     let mut selection = Selection {
         statuses: filter
             .statuses

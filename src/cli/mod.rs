@@ -1,7 +1,7 @@
 //! The command line: what the user asked for, in types, and what the user is told.
 //!
 //! `checkpoint` without a command runs the proxy; each other command is one file here (its `Args`
-//! with the help as doc comments, and `run`) and one variant of [`Command`]. Output goes through
+//! with the help as doc comments, and `run`) and one variant of `Command`. Output goes through
 //! `output.rs`, errors through `error.rs`, endings through `exit.rs`.
 //!
 //! Invariants: whatever can't be used is refused with code 2 before anything starts; data goes to
@@ -9,25 +9,35 @@
 //! `guard` and shows what it says.
 
 mod completions;
+mod confirm;
 mod demo;
 pub mod detail;
 pub mod error;
 pub mod escape;
 pub mod exit;
 pub mod filter;
+mod gc;
 #[cfg(test)]
 mod golden;
+mod hand;
 pub mod logging;
 mod ls;
 pub mod output;
+mod policy;
+mod policy_file;
 mod pretty;
+mod progress;
 mod proxy_args;
 mod reading;
+mod resolve;
 mod run;
 pub mod settings;
 mod show;
 mod target;
+mod targets;
 pub mod values;
+mod verdict_json;
+mod verify;
 pub mod view;
 
 use std::ffi::OsString;
@@ -82,7 +92,11 @@ const USAGE: &str = "checkpoint [OPTIONS] --upstream-cmd <CMD>
 enum Command {
     Ls(ls::LsArgs),
     Show(show::ShowArgs),
+    Resolve(resolve::ResolveArgs),
+    Verify(verify::VerifyArgs),
+    Gc(gc::GcArgs),
     Demo(demo::DemoArgs),
+    Policy(policy::PolicyArgs),
     Completions(completions::CompletionsArgs),
 }
 
@@ -158,7 +172,11 @@ fn dispatch(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<Ex
     match cli.command {
         Some(Command::Ls(args)) => ls::run(&args, env),
         Some(Command::Show(args)) => show::run(&args, env),
+        Some(Command::Resolve(args)) => resolve::run(&args, env),
+        Some(Command::Verify(args)) => verify::run(&args, env),
+        Some(Command::Gc(args)) => gc::run(&args, env),
         Some(Command::Demo(args)) => demo::run(&args, env),
+        Some(Command::Policy(args)) => policy::run(&args),
         Some(Command::Completions(args)) => completions::run(&args),
         None if cli.proxy.version.as_deref() == Some(PRINT_VERSION) => {
             let version = concat!("checkpoint ", env!("CARGO_PKG_VERSION"), "\n");

@@ -203,8 +203,15 @@ pub struct ProxyArgs {
     pub thread_id: Option<String>,
 
     /// Calls of this workflow that may be reserved
-    #[arg(long, value_name = "N", help_heading = LATER, hide_short_help = true)]
-    pub max_calls: Option<String>,
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = values::parse_count,
+        allow_hyphen_values = true,
+        help_heading = LATER,
+        hide_short_help = true
+    )]
+    pub max_calls: Option<u64>,
 
     /// A new run of the workflow takes over from those started earlier
     #[arg(long, help_heading = LATER, hide_short_help = true)]

@@ -2,6 +2,9 @@
 //!
 //! The only place where the command line meets room `proxy`.
 
+use std::time::Duration;
+
+use crate::guard;
 use crate::journal::place::JournalPath;
 use crate::mcp::call;
 use crate::proxy::child;
@@ -14,6 +17,10 @@ use super::error::{CliError, Kind};
 use super::exit::Exit;
 use super::logging;
 use super::settings::{CallIdFrom, OnInDoubt, ProxySettings, Refusals, UpstreamCommand};
+
+/// For how long a caller waits for a call whose own caller gave up, where no timeout is set
+/// (contract, section 5).
+const JOIN_MAX: Duration = Duration::from_secs(30);
 
 /// Runs the proxy until its client or its upstream ends.
 pub(super) fn run(settings: ProxySettings) -> Result<Exit, CliError> {
@@ -34,8 +41,12 @@ pub(super) fn run(settings: ProxySettings) -> Result<Exit, CliError> {
             UpstreamCommand::Shell(text) => child::UpstreamCommand::Shell(text),
             UpstreamCommand::Argv(words) => child::UpstreamCommand::Argv(words),
         },
-        workflow: settings.workflow_id.map(WorkflowId),
-        redacts: settings.redact_args,
+        guard: guard::Options {
+            workflow: settings.workflow_id.map(WorkflowId),
+            redacts: settings.redact_args,
+            join_max: settings.call_timeout.unwrap_or(JOIN_MAX),
+            ..guard::Options::default()
+        },
         line_bytes_max: settings.max_message_bytes,
         session: session::Options {
             is_journaled: journal.is_some(),
@@ -58,6 +69,7 @@ pub(super) fn run(settings: ProxySettings) -> Result<Exit, CliError> {
                 CallIdFrom::Key(key) => call::CallIdFrom::Key(key),
             },
             ends_on_doubt: settings.on_in_doubt == OnInDoubt::Exit,
+            policies: std::sync::Arc::default(),
         },
         journal,
         stderr,

@@ -31,7 +31,7 @@ pub(super) struct ShowArgs {
     #[arg(value_name = "SEQ", value_parser = clap::value_parser!(u64).range(1..=SEQ_MAX))]
     seq: u64,
 
-    /// Workflow of the entry [env: CHECKPOINT_WORKFLOW_ID] [default: the journal's own]
+    /// Workflow of the entry [env: CHECKPOINT_WORKFLOW_ID] [default: the journal's own, or its only one]
     #[arg(long, value_name = "ID", value_parser = values::parse_id)]
     workflow_id: Option<String>,
 

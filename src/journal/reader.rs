@@ -8,7 +8,7 @@
 //!
 //! Must not: write, decide about a call, or know how anything is shown.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use rusqlite::types::{Value, ValueRef};
@@ -71,6 +71,8 @@ pub struct Selection {
 /// Where an entry stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
+    /// The branch.
+    pub id: BranchId,
     /// The workflow; empty where its row is missing.
     pub workflow: WorkflowId,
     /// The branch's number within it.
@@ -246,7 +248,47 @@ impl Reader {
         })
     }
 
-    /// Returns all about the entry at that place: of the journal's own workflow and its active
+    /// Returns the name of every tool that was ever called.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    pub fn tools(&self) -> Result<BTreeSet<String>, CannotUse> {
+        self.db()
+            .prepare_cached("SELECT DISTINCT tool FROM entries")
+            .and_then(|mut statement| {
+                statement
+                    .query_map((), |row| lossy_text(row, 0))?
+                    .filter_map(Result::transpose)
+                    .collect()
+            })
+            .map_err(|error| self.refuse(error))
+    }
+
+    /// Returns the workflow that a seq alone means: the journal's own, or the only one where that
+    /// has never been used.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    pub fn usual_workflow(&self) -> Result<WorkflowId, CannotUse> {
+        let own = self.identity.own_workflow.clone();
+        let names = self
+            .db()
+            .prepare_cached("SELECT workflow_id FROM workflows LIMIT 2")
+            .and_then(|mut statement| {
+                statement
+                    .query_map((), |row| lossy_text(row, 0))?
+                    .collect::<rusqlite::Result<Vec<_>>>()
+            })
+            .map_err(|error| self.refuse(error))?;
+        Ok(match names.as_slice() {
+            [Some(only)] => WorkflowId(only.clone()),
+            _ => own,
+        })
+    }
+
+    /// Returns all about the entry at that place: of [`Reader::usual_workflow`] and its active
     /// branch unless told otherwise. An entry that a branch shares with the one it came from is
     /// found there.
     ///
@@ -260,22 +302,10 @@ impl Reader {
         seq: Seq,
     ) -> Result<Option<Whole>, CannotUse> {
         self.in_snapshot(|reader| {
-            let name = workflow.unwrap_or(&reader.identity.own_workflow).clone();
-            let Some(id) = reader.holder(&name, branch, seq)? else {
+            let Some((place, found)) = reader.look(workflow, branch, seq)? else {
                 return Ok(None);
             };
-            let Some(place) = reader.place_of(id)? else {
-                return Ok(None);
-            };
-            let only = Selection {
-                seq: Some(seq),
-                ..Selection::default()
-            };
-            let mut found = None;
-            reader.each_of_branch(id, &only, |one| found = Some(one))?;
-            let Some(found) = found else {
-                return Ok(None);
-            };
+            let id = place.id;
             let events = reader.events(id, seq)?;
             let (fence, session) = match &found {
                 Found::Whole { entry, .. } => (entry.fence, Some(entry.session)),
@@ -294,6 +324,45 @@ impl Reader {
                 session,
             }))
         })
+    }
+
+    /// Returns the entry at that place, as [`Reader::whole`] finds it, with where it stands.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    pub fn find(
+        &mut self,
+        workflow: Option<&WorkflowId>,
+        branch: Option<u32>,
+        seq: Seq,
+    ) -> Result<Option<(Place, Found)>, CannotUse> {
+        self.in_snapshot(|reader| reader.look(workflow, branch, seq))
+    }
+
+    fn look(
+        &self,
+        workflow: Option<&WorkflowId>,
+        branch: Option<u32>,
+        seq: Seq,
+    ) -> Result<Option<(Place, Found)>, CannotUse> {
+        let name = match workflow {
+            Some(workflow) => workflow.clone(),
+            None => self.usual_workflow()?,
+        };
+        let Some(id) = self.holder(&name, branch, seq)? else {
+            return Ok(None);
+        };
+        let Some(place) = self.place_of(id)? else {
+            return Ok(None);
+        };
+        let only = Selection {
+            seq: Some(seq),
+            ..Selection::default()
+        };
+        let mut found = None;
+        self.each_of_branch(id, &only, |one| found = Some(one))?;
+        Ok(found.map(|found| (place, found)))
     }
 
     /// Returns how often something of this kind happened to an entry.
@@ -417,6 +486,7 @@ impl Reader {
                 .map_err(|error| self.refuse(error))?;
             branches.extend(orphans.into_iter().map(|id| {
                 let place = Place {
+                    id: BranchId(id),
                     workflow: WorkflowId(String::new()),
                     branch: u32::try_from(id).unwrap_or(u32::MAX),
                     is_default: false,
@@ -437,9 +507,11 @@ impl Reader {
                     .query_map(params_from_iter(values), |row| {
                         let workflow = WorkflowId(lossy_text(row, 1)?.unwrap_or_default());
                         let forked_from = lossy_text(row, 4)?.map(WorkflowId);
+                        let id = BranchId(lossy(row, 0)?);
                         Ok((
-                            BranchId(lossy(row, 0)?),
+                            id,
                             Place {
+                                id,
                                 is_default: workflow == own && lossy(row, 3)? == 1,
                                 forked_from: forked_from.filter(|from| *from != workflow),
                                 workflow,

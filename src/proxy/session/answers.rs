@@ -3,11 +3,12 @@
 //! Must not: change an entry.
 
 use super::{Flight, Level, RefusalShape, Session};
-use crate::guard::{Admission, Note, Op, Refused, Replay};
+use crate::guard::{Admission, Note, Op, Refused, Replay, Why};
 use crate::mcp::frame::{Raw, RawId};
 use crate::mcp::outcome::read_result;
 use crate::mcp::reply::{
-    self, Annotation, Journaled, Refusal, RefusalKind, SideEffect, annotate, with_result_type,
+    self, Annotation, DataPlace, Journaled, Refusal, RefusalKind, SideEffect, annotate,
+    with_result_type,
 };
 use crate::rules::decide::Decision;
 use crate::rules::entry::{Entry, Status};
@@ -32,7 +33,17 @@ impl Session {
         if as_error {
             reply::refusal_as_error(id, refusal)
         } else {
-            reply::refusal_as_result(id, refusal, is_stateless)
+            let held_to_schema = refusal
+                .called_tool
+                .as_deref()
+                .or(refusal.tool.as_deref())
+                .is_some_and(|tool| self.known.has_output_schema(tool));
+            let place = if held_to_schema {
+                DataPlace::Meta
+            } else {
+                DataPlace::StructuredContent
+            };
+            reply::refusal_as_result(id, refusal, is_stateless, place)
         }
     }
 
@@ -72,19 +83,23 @@ impl Session {
         admission: &Admission,
         refused: &Refused,
     ) -> Refusal {
-        let kind = match refused.decision {
-            Decision::Diverge | Decision::Fork => RefusalKind::Divergence,
-            Decision::InFlight => RefusalKind::InFlight,
-            Decision::InDoubt => RefusalKind::InDoubt,
-            Decision::Abandon => RefusalKind::Abandoned,
-            Decision::Deny => RefusalKind::Denied,
-            Decision::Expired => RefusalKind::ResultExpired,
-            Decision::Quarantine
-            | Decision::Proceed
-            | Decision::Replay
-            | Decision::Join
-            | Decision::Retry
-            | Decision::NextRound => RefusalKind::Quarantined,
+        let kind = match refused.why {
+            Why::LimitReached => RefusalKind::LimitReached,
+            Why::StaleGeneration => RefusalKind::StaleGeneration,
+            Why::Table(decision) => match decision {
+                Decision::Diverge | Decision::Fork => RefusalKind::Divergence,
+                Decision::InFlight => RefusalKind::InFlight,
+                Decision::InDoubt => RefusalKind::InDoubt,
+                Decision::Abandon => RefusalKind::Abandoned,
+                Decision::Deny => RefusalKind::Denied,
+                Decision::Expired => RefusalKind::ResultExpired,
+                Decision::Quarantine
+                | Decision::Proceed
+                | Decision::Replay
+                | Decision::Join
+                | Decision::Retry
+                | Decision::NextRound => RefusalKind::Quarantined,
+            },
         };
         let mut refusal = self.refusal_about(kind, flight, admission, refused.entry.as_ref());
         refusal.seq = refusal
@@ -133,8 +148,7 @@ impl Session {
         refusal.incoming_signature = Some(shown_signature(flight.signature, entry));
         if let Some(entry) = entry {
             if entry.tool != flight.call.tool {
-                let incoming = crate::json::quote(&flight.call.tool);
-                refusal.more.push(("incoming_tool", incoming));
+                refusal.called_tool = Some(flight.call.tool.clone());
             }
             refusal.tool = Some(entry.tool.clone());
             refusal.seq = Some(entry.seq.0);
