@@ -564,6 +564,8 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             Status::Pending => self
                 .by_table(call, workflow, Identified::Guard, stored)
                 .map(Some),
+            // Who brings answers has had a question; which one, only a state can tell.
+            Status::InputRequired if call.round.is_some() => Ok(None),
             Status::Completed | Status::Failed | Status::Accepted | Status::InputRequired => {
                 let age = entry.completed_at.map_or(0, |at| self.now.since(at));
                 let within = u128::from(age) < call.policy.redeliver_within.as_micros();

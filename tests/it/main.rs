@@ -46,4 +46,5 @@ mod relay;
 mod replay;
 mod rounds;
 mod setup;
+mod tasks;
 mod world;
