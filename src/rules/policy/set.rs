@@ -116,7 +116,7 @@ impl PolicySet {
     /// Returns every table's name and policy, exact names first, patterns in the order in which
     /// they are tried.
     pub fn tables(&self) -> impl Iterator<Item = (&str, &Policy)> {
-        let exact = self.exact.iter().map(|(name, table)| (name, table));
+        let exact = self.exact.iter();
         let globs = self.globs.iter().map(|(_, name, table)| (name, table));
         exact
             .chain(globs)
