@@ -238,6 +238,9 @@ impl Policy {
     #[must_use]
     pub fn record(&self) -> Option<String> {
         let default = Self::default();
+        if *self == default {
+            return None;
+        }
         let lines = self.lines(|field, text| {
             (field.show)(&default)
                 .map(|value| values::toml_text(&value))
