@@ -16,14 +16,14 @@ use super::output::{Output, SCHEMA_VERSION, Tone};
 use super::reading;
 use super::settings::{self, Env};
 use super::values;
-use crate::guard::{Admission, AdmissionVerdict, Call, Identified, CallKey, Why};
+use crate::guard::{Admission, AdmissionVerdict, Call, CallKey, Identified, Why};
 use crate::journal::JournalError;
 use crate::json;
 use crate::proxy::books;
 use crate::rules::decide::{Decision, Letter, ROWS};
 use crate::rules::entry::Entry;
 use crate::rules::ids::{SEQ_MAX, Seq, WorkflowId};
-use crate::rules::policy::{Delivery, Policy};
+use crate::rules::policy::Policy;
 use crate::rules::signature::{Signature, signature};
 
 /// How long a caller waits for a call whose own caller gave up.
@@ -94,7 +94,7 @@ pub(super) fn run(args: &DecideArgs, env: Env<'_>) -> Result<Exit, CliError> {
         tool_revision: None,
         traceparent: None,
         policy: Policy::default().into(),
-        delivery: Delivery::AtMostOnce,
+        policy_record: None,
         joined: None,
     };
     let journal = reading::journal_path(&path)?;
