@@ -26,6 +26,8 @@ mod hand;
 pub mod logging;
 mod ls;
 pub mod output;
+mod policy;
+mod policy_file;
 mod pretty;
 mod progress;
 mod proxy_args;
@@ -104,6 +106,7 @@ enum Command {
     Verify(verify::VerifyArgs),
     Gc(gc::GcArgs),
     Demo(demo::DemoArgs),
+    Policy(policy::PolicyArgs),
     Completions(completions::CompletionsArgs),
 }
 
@@ -188,6 +191,7 @@ fn dispatch(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<Ex
         Some(Command::Verify(args)) => verify::run(&args, env),
         Some(Command::Gc(args)) => gc::run(&args, env),
         Some(Command::Demo(args)) => demo::run(&args, env),
+        Some(Command::Policy(args)) => policy::run(&args),
         Some(Command::Completions(args)) => completions::run(&args),
         None if cli.proxy.version.as_deref() == Some(PRINT_VERSION) => {
             let version = concat!("checkpoint ", env!("CARGO_PKG_VERSION"), "\n");

@@ -38,6 +38,8 @@ pub enum Settlement {
         ticket: Ticket,
         /// The plain signature, by which a further round may find it.
         signature: Signature,
+        /// Whoever finishes first settles the entry, also from an attempt that was taken over.
+        first_wins: bool,
         /// How.
         answer: Answer,
     },
@@ -87,8 +89,16 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             Err(JournalError::Unreadable(_)) => None,
             Err(error) => return Err(error),
         };
+        let first_wins = matches!(
+            settlement,
+            Settlement::Answered {
+                first_wins: true,
+                ..
+            }
+        );
         let owned = found.filter(|stored| {
-            stored.entry.fence == ticket.fence && stored.entry.status == Status::Pending
+            let is_ours = stored.entry.fence == ticket.fence || first_wins;
+            is_ours && stored.entry.status == Status::Pending
         });
         let Some(stored) = owned else {
             self.stale(settlement)?;

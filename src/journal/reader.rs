@@ -8,7 +8,7 @@
 //!
 //! Must not: write, decide about a call, or know how anything is shown.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use rusqlite::types::{Value, ValueRef};
@@ -257,6 +257,23 @@ impl Reader {
             }
             Ok(())
         })
+    }
+
+    /// Returns the name of every tool that was ever called.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    pub fn tools(&self) -> Result<BTreeSet<String>, CannotUse> {
+        self.db()
+            .prepare_cached("SELECT DISTINCT tool FROM entries")
+            .and_then(|mut statement| {
+                statement
+                    .query_map((), |row| lossy_text(row, 0))?
+                    .filter_map(Result::transpose)
+                    .collect()
+            })
+            .map_err(|error| self.refuse(error))
     }
 
     /// Returns the workflow that a seq alone means: the journal's own, or the only one where that

@@ -8,6 +8,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::group::boot_id;
 use super::guardian::Guardian;
 use crate::guard::{Guard, Options, Surroundings};
 use crate::journal::cannot_use::CannotUse;
@@ -72,9 +73,7 @@ pub fn check(path: &JournalPath) -> Result<State, CannotUse> {
 /// Whatever could make a finished effect run again is refused.
 pub fn open(
     path: &JournalPath,
-    workflow: Option<WorkflowId>,
-    redacts: bool,
-    join_max: Duration,
+    options: Options,
     guardian: Arc<Mutex<Guardian>>,
     session: Session,
 ) -> Result<Books, CannotUse> {
@@ -95,21 +94,17 @@ pub fn open(
         mark.raise(0, highest)?;
         warnings.extend(read.warning(path, highest));
     }
-    let key = signature_key(path, &mut journal, redacts)?;
+    let key = signature_key(path, &mut journal, options.redacts)?;
     let around = Around {
         path: path.clone(),
         mark,
         query: LockQuery::new(path),
         lock: None,
         guardian,
+        boot_id: boot_id().unwrap_or_default(),
         has_warned: false,
     };
-    let options = Options {
-        workflow,
-        redacts,
-        key,
-        join_max,
-    };
+    let options = Options { key, ..options };
     Ok(Books {
         guard: Guard::new(journal, around, options, session),
         warnings,
@@ -353,6 +348,7 @@ pub struct Around {
     /// The session's lock, which the guardian shares, and the proxy's own, which it does not.
     lock: Option<(SessionId, SessionLock, SessionLock)>,
     guardian: Arc<Mutex<Guardian>>,
+    boot_id: String,
     has_warned: bool,
 }
 
@@ -407,5 +403,20 @@ impl Surroundings for Around {
 
     fn random(&mut self) -> [u8; 16] {
         random()
+    }
+
+    fn uptime(&mut self) -> (String, u64) {
+        // The one that goes on while the machine sleeps: a lease must not outlive a suspension.
+        #[cfg(target_os = "linux")]
+        let clock = nix::time::ClockId::CLOCK_BOOTTIME;
+        #[cfg(not(target_os = "linux"))]
+        let clock = nix::time::ClockId::CLOCK_MONOTONIC;
+        let ms = clock.now().map_or(0, |now| {
+            Duration::from(now)
+                .as_millis()
+                .try_into()
+                .unwrap_or(u64::MAX)
+        });
+        (self.boot_id.clone(), ms)
     }
 }

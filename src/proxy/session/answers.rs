@@ -3,7 +3,7 @@
 //! Must not: change an entry.
 
 use super::{Flight, Level, RefusalShape, Session};
-use crate::guard::{Admission, Note, Op, Refused, Replay};
+use crate::guard::{Admission, Note, Op, Refused, Replay, Why};
 use crate::mcp::frame::{Raw, RawId};
 use crate::mcp::outcome::read_result;
 use crate::mcp::reply::{
@@ -83,19 +83,23 @@ impl Session {
         admission: &Admission,
         refused: &Refused,
     ) -> Refusal {
-        let kind = match refused.decision {
-            Decision::Diverge | Decision::Fork => RefusalKind::Divergence,
-            Decision::InFlight => RefusalKind::InFlight,
-            Decision::InDoubt => RefusalKind::InDoubt,
-            Decision::Abandon => RefusalKind::Abandoned,
-            Decision::Deny => RefusalKind::Denied,
-            Decision::Expired => RefusalKind::ResultExpired,
-            Decision::Quarantine
-            | Decision::Proceed
-            | Decision::Replay
-            | Decision::Join
-            | Decision::Retry
-            | Decision::NextRound => RefusalKind::Quarantined,
+        let kind = match refused.why {
+            Why::LimitReached => RefusalKind::LimitReached,
+            Why::StaleGeneration => RefusalKind::StaleGeneration,
+            Why::Table(decision) => match decision {
+                Decision::Diverge | Decision::Fork => RefusalKind::Divergence,
+                Decision::InFlight => RefusalKind::InFlight,
+                Decision::InDoubt => RefusalKind::InDoubt,
+                Decision::Abandon => RefusalKind::Abandoned,
+                Decision::Deny => RefusalKind::Denied,
+                Decision::Expired => RefusalKind::ResultExpired,
+                Decision::Quarantine
+                | Decision::Proceed
+                | Decision::Replay
+                | Decision::Join
+                | Decision::Retry
+                | Decision::NextRound => RefusalKind::Quarantined,
+            },
         };
         let mut refusal = self.refusal_about(kind, flight, admission, refused.entry.as_ref());
         refusal.seq = refusal

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::{Asked, Flight, Level, PassingKind, PassingRequest, Session, Stage};
-use crate::guard::{Call, Op, Round};
+use crate::guard::{Call, CallKey, Op, Round};
 use crate::journal::Payload;
 use crate::json;
 use crate::mcp::call::{self, Malformed};
@@ -14,7 +14,7 @@ use crate::mcp::outcome;
 use crate::mcp::reply::{Refusal, RefusalKind};
 use crate::rules::entry::GaveUp;
 use crate::rules::ids::{Seq, WorkflowId};
-use crate::rules::policy::Policy;
+use crate::rules::policy::{OnCancel, derive_key};
 use crate::rules::signature::signature;
 
 /// A short note on a call, before its line may be moved.
@@ -183,7 +183,10 @@ impl Session {
         };
         self.settled.forget(&key);
         self.ours.forget(&key);
+        let policies = Arc::clone(&self.options.policies);
+        let policy = policies.for_tool(&call.name);
         if !self.options.is_journaled
+            || !policy.is_journaled
             || (self.options.trusts_annotations && self.known.is_read_only(&call.name))
         {
             return self.pass_call(call, key);
@@ -233,7 +236,32 @@ impl Session {
                 return Step::Done;
             }
         };
-        let policy = Policy::default();
+        let call_id = call.call_id(&self.options.call_id_from);
+        let given_key = given_key.map(|text| CallKey {
+            text,
+            is_derived: false,
+        });
+        let derived = if given_key.is_some() {
+            Ok(None)
+        } else {
+            derive_key(policy, call.arguments, &signature, call_id.as_deref())
+        };
+        let key_of_call = match derived {
+            Ok(derived) => given_key.or(derived.map(|text| CallKey {
+                text,
+                is_derived: true,
+            })),
+            Err(invalid) => {
+                let mut refused = Refusal::new(RefusalKind::InvalidKey);
+                refused.reason = Some(invalid.to_string());
+                refused.seq = seq;
+                refused.tool = Some(call.name.clone().into_owned());
+                self.refuse_early(call, is_stateless, refused);
+                return Step::Done;
+            }
+        };
+        let delivery = policy.delivery_for(self.known.idempotent_hint(&call.name));
+        let policy = Arc::clone(policy);
         let is_explicit = call.is_explicit();
         let asked = Call {
             tool: call.name.clone().into_owned(),
@@ -241,10 +269,8 @@ impl Session {
             arguments: call.arguments.map(|raw| part_of(line, raw)),
             workflow: workflow.map(WorkflowId),
             seq: seq.map(Seq),
-            key: given_key,
-            call_id: call
-                .call_id(&self.options.call_id_from)
-                .map(std::borrow::Cow::into_owned),
+            key: key_of_call,
+            call_id: call_id.map(std::borrow::Cow::into_owned),
             round: call.is_further_round().then(|| round_of(call)),
             protocol_version: call
                 .protocol_version
@@ -253,7 +279,8 @@ impl Session {
                 .or_else(|| self.known.protocol_version.clone()),
             tool_revision: self.known.tool_revision(&call.name),
             traceparent: call.traceparent.clone().map(std::borrow::Cow::into_owned),
-            policy: policy.clone(),
+            policy: Arc::clone(&policy),
+            delivery,
             joined: None,
         };
         let flight = Flight {
@@ -321,7 +348,7 @@ impl Session {
             return Step::Done;
         }
         match &flight.stage {
-            Stage::Admitting => {
+            Stage::Admitting | Stage::Confirming { .. } => {
                 // It follows its call, if that goes out at all.
                 flight.is_cancelled = true;
                 flight.held_back.push(line.as_ref().clone());
@@ -335,8 +362,13 @@ impl Session {
             Stage::Forwarded(forwarded) => {
                 let ticket = forwarded.ticket;
                 flight.is_cancelled = true;
+                let is_shielded = flight.policy.on_cancel == OnCancel::Shield;
                 self.ops
                     .push((Asked::Nobody, Op::GiveUp(ticket, GaveUp::Cancelled)));
+                // Shielded: the call goes on, so that its outcome becomes known.
+                if is_shielded {
+                    return Step::Done;
+                }
                 if self.has_waiters(&ticket.fence) {
                     self.say(
                         Level::Info,

@@ -218,7 +218,7 @@ impl Session {
                     }
                 }
                 Stage::Joining { .. } => over.push(key.clone()),
-                Stage::Admitting => {}
+                Stage::Admitting | Stage::Confirming { .. } => {}
             }
         }
         for key in over {
@@ -373,11 +373,15 @@ impl Session {
 
     /// Looks at the clock: deadlines of calls, waits and drains.
     pub fn tick(&mut self, now: Instant) {
+        let mut beats = Vec::new();
         let mut overdue = Vec::new();
         let mut due = Vec::new();
         for (key, flight) in &self.flights {
             match &flight.stage {
                 Stage::Forwarded(forwarded) => {
+                    if forwarded.beat_at.is_some_and(|at| now >= at) {
+                        beats.push(key.clone());
+                    }
                     if flight.waits() && forwarded.overdue_at.is_some_and(|at| now >= at) {
                         overdue.push(key.clone());
                     }
@@ -387,8 +391,11 @@ impl Session {
                         due.push(key.clone());
                     }
                 }
-                Stage::Admitting | Stage::Settling(_) => {}
+                Stage::Admitting | Stage::Confirming { .. } | Stage::Settling(_) => {}
             }
+        }
+        for key in beats {
+            self.beat(&key, now);
         }
         for key in overdue {
             self.overdue(&key, now);
@@ -405,6 +412,18 @@ impl Session {
             self.say(Level::Warn, "an in-doubt refusal ends the run");
         }
         self.mark_lazy(now);
+    }
+
+    /// Renews the lease of a running at-least-once call.
+    fn beat(&mut self, key: &IdKey, now: Instant) {
+        let Some(flight) = self.flights.get_mut(key) else {
+            return;
+        };
+        if let Stage::Forwarded(forwarded) = &mut flight.stage {
+            forwarded.beat_at = Some(now + flight.policy.heartbeat);
+            let op = Op::Renew(forwarded.ticket, flight.policy.lease_ttl);
+            self.ops.push((Asked::Renewal(key.clone()), op));
+        }
     }
 
     fn overdue(&mut self, key: &IdKey, now: Instant) {

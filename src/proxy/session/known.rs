@@ -31,6 +31,7 @@ struct Tool {
     digest: [u8; 32],
     is_read_only: bool,
     has_output_schema: bool,
+    idempotent_hint: Option<bool>,
 }
 
 impl Known {
@@ -79,6 +80,7 @@ impl Known {
                 digest: Sha256::digest(tool.raw).into(),
                 is_read_only: tool.read_only_hint == Some(true),
                 has_output_schema: tool.has_output_schema,
+                idempotent_hint: tool.idempotent_hint,
             };
             match self.tools.entry(tool.name.into_owned()) {
                 // Two definitions of one name: whatever one of them promises is not trusted.
@@ -87,6 +89,9 @@ impl Known {
                     tool.is_read_only = tool.is_read_only && known.is_read_only;
                     tool.digest = known.digest;
                     tool.has_output_schema |= known.has_output_schema;
+                    tool.idempotent_hint = tool
+                        .idempotent_hint
+                        .filter(|hint| known.idempotent_hint == Some(*hint));
                 }
                 std::collections::hash_map::Entry::Vacant(first) => {
                     first.insert(known);
@@ -103,6 +108,11 @@ impl Known {
     /// Returns whether the last list said that the tool changes nothing.
     pub(super) fn is_read_only(&self, tool: &str) -> bool {
         self.tools.get(tool).is_some_and(|tool| tool.is_read_only)
+    }
+
+    /// Returns the last list's `idempotentHint` of the tool.
+    pub(super) fn idempotent_hint(&self, tool: &str) -> Option<bool> {
+        self.tools.get(tool)?.idempotent_hint
     }
 
     /// Returns whether a client may hold the tool's `structuredContent` to a schema.

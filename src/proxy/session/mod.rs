@@ -27,13 +27,14 @@ pub use queue::Outgoing;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::guard::{Call, Op, Settlement, Ticket};
 use crate::mcp::call::CallIdFrom;
 use crate::mcp::frame::{IdKey, RawId};
 use crate::rules::ids::Fence;
-use crate::rules::policy::Policy;
+use crate::rules::policy::{Policy, PolicySet};
 use crate::rules::signature::Signature;
 
 /// In which shape a refusal reaches the client (contract, section 3, `--refusals`).
@@ -70,6 +71,8 @@ pub struct Options {
     pub call_id_from: CallIdFrom,
     /// The first in-doubt refusal ends the run.
     pub ends_on_doubt: bool,
+    /// What may differ from tool to tool.
+    pub policies: Arc<PolicySet>,
 }
 
 /// How long an answer that is being made durable may hold back what came after it from the
@@ -88,6 +91,13 @@ const SIGNAL_DRAIN_MAX: Duration = Duration::from_secs(1);
 enum Stage {
     /// Its admission has been asked of the journal. The line waits here.
     Admitting,
+    /// It was reserved a while ago, and the journal is asked whether it is still ours.
+    Confirming {
+        /// The attempt.
+        ticket: Ticket,
+        /// The stable part of a key for the upstream.
+        place: ([u8; 16], u32),
+    },
     /// It waits for another session's call, or for one of ours.
     Joining {
         /// The running attempt.
@@ -111,13 +121,15 @@ struct Forwarded {
     at: Instant,
     /// When it is answered `outcome_unknown`.
     overdue_at: Option<Instant>,
+    /// When its lease is renewed, if it has one.
+    beat_at: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Settling {
     ticket: Ticket,
     /// The upstream's line, shared with the op that stores a part of it.
-    line: std::sync::Arc<Vec<u8>>,
+    line: Arc<Vec<u8>>,
     /// Where the answer goes in the order of lines; `None`: nobody waits for it.
     slot: Option<u64>,
     /// The error means that the call was not executed: it passes, and is no outcome.
@@ -130,11 +142,11 @@ struct Flight {
     /// The id's bytes as they came.
     id: Vec<u8>,
     /// The line, until it is forwarded. Shared with the op that stores its arguments.
-    line: Option<std::sync::Arc<Vec<u8>>>,
+    line: Option<Arc<Vec<u8>>>,
     /// What the guard is asked, kept while it may be asked again.
     call: Box<Call>,
     signature: Signature,
-    policy: Policy,
+    policy: Arc<Policy>,
     /// It said a seq or a key.
     is_explicit: bool,
     /// The stateless revision's shapes are legal for it.
@@ -188,6 +200,8 @@ enum PassingKind {
 enum Asked {
     Admission(IdKey),
     Settlement(IdKey),
+    Confirmation(IdKey),
+    Renewal(IdKey),
     Nobody,
 }
 
@@ -205,6 +219,8 @@ pub struct Session {
     ops: Vec<(Asked, Op)>,
     /// The batch that the journal has.
     asked: Vec<Asked>,
+    /// When the journal got it.
+    asked_at: Option<Instant>,
     /// Events that may wait for the next commit.
     lazy: Vec<Op>,
     lazy_since: Option<Instant>,
@@ -289,6 +305,7 @@ impl Session {
             down: queue::DownQueue::default(),
             ops: Vec::new(),
             asked: Vec::new(),
+            asked_at: None,
             lazy: Vec::new(),
             lazy_since: None,
             undelivered: VecDeque::new(),
@@ -376,8 +393,11 @@ impl Session {
                     Some(until) => *look_at.min(until),
                     None => *look_at,
                 }),
-                Stage::Forwarded(forwarded) if !flight.is_answered => forwarded.overdue_at,
-                Stage::Forwarded(_) | Stage::Admitting | Stage::Settling(_) => None,
+                Stage::Forwarded(forwarded) => {
+                    let overdue_at = forwarded.overdue_at.filter(|_| !flight.is_answered);
+                    [overdue_at, forwarded.beat_at].into_iter().flatten().min()
+                }
+                Stage::Admitting | Stage::Confirming { .. } | Stage::Settling(_) => None,
             });
         flights
             .chain(self.down.deadline())

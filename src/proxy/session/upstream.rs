@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::client::{part_of, state_digest};
-use super::{Level, PassingKind, PassingRequest, Session, Settling, Stage};
+use super::{Flight, Level, PassingKind, PassingRequest, Session, Settling, Stage};
 use crate::guard::{Answer, Note, Op, Settlement, Ticket};
 use crate::journal::{RoundKey, TaskKey};
 use crate::json;
@@ -84,25 +84,26 @@ impl Session {
 
     fn answered(&mut self, key: &IdKey, ticket: Ticket, line: Vec<u8>, now: Instant) {
         let line = Arc::new(line);
-        let is_cancelled = self
-            .flights
-            .get(key)
-            .is_some_and(|flight| flight.is_cancelled);
+        let Some(flight) = self.flights.get(key) else {
+            return;
+        };
         let meaning = match read_upstream(&line) {
-            UpstreamLine::Answer(answer) => self.meaning(&line, answer, is_cancelled),
+            UpstreamLine::Answer(answer) => self.meaning(&line, answer, flight),
             UpstreamLine::Noise | UpstreamLine::Message { .. } | UpstreamLine::Other => return,
         };
         let Some(flight) = self.flights.get_mut(key) else {
             return;
         };
         let signature = flight.signature;
+        let first_wins = !flight.policy.fences_results;
         let slot = flight.waits().then(|| self.down.reserve(now));
         let is_void = matches!(meaning, Meaning::NotExecuted(_));
         let elapsed = match &flight.stage {
             Stage::Forwarded(forwarded) => now.saturating_duration_since(forwarded.at),
-            Stage::Admitting | Stage::Joining { .. } | Stage::Settling(_) => {
-                std::time::Duration::ZERO
-            }
+            Stage::Admitting
+            | Stage::Confirming { .. }
+            | Stage::Joining { .. }
+            | Stage::Settling(_) => std::time::Duration::ZERO,
         };
         flight.stage = Stage::Settling(Settling {
             ticket,
@@ -115,6 +116,7 @@ impl Session {
             Meaning::Outcome(answer) => Settlement::Answered {
                 ticket,
                 signature,
+                first_wins,
                 answer: *answer,
             },
             Meaning::NotExecuted(code) => Settlement::Void {
@@ -160,12 +162,11 @@ impl Session {
         self.down.fill(slot, line, None);
     }
 
-    fn meaning(
-        &self,
-        line: &Arc<Vec<u8>>,
-        answer: frame::Answer<'_>,
-        is_cancelled: bool,
-    ) -> Meaning {
+    fn meaning(&self, line: &Arc<Vec<u8>>, answer: frame::Answer<'_>, flight: &Flight) -> Meaning {
+        let is_cancelled = flight.is_cancelled;
+        let keeps = |raw: &[u8]| {
+            flight.policy.store_result && raw.len() as u64 <= flight.policy.result_bytes_max
+        };
         match answer.outcome {
             Raw::Result(raw) => {
                 let view = read_result(raw);
@@ -188,7 +189,7 @@ impl Session {
                     status,
                     is_error: view.is_error,
                     body: part_of(line, raw),
-                    is_kept: true,
+                    is_kept: keeps(raw),
                     round,
                     task,
                 }))
@@ -210,7 +211,7 @@ impl Session {
                     status: Status::Failed,
                     is_error: false,
                     body: part_of(line, raw),
-                    is_kept: true,
+                    is_kept: keeps(raw),
                     round: None,
                     task: None,
                 }))

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -121,7 +122,7 @@ impl Policy {
     /// All that is wrong: the text is damaged, or from a version with other fields.
     pub fn from_record(text: &str) -> Result<Self, Vec<PolicyError>> {
         let set = PolicySet::parse(&format!("[defaults]\n{text}"), ThreadId::Unasked)?;
-        Ok(set.defaults)
+        Ok(Arc::unwrap_or_clone(set.defaults))
     }
 }
 
@@ -167,7 +168,7 @@ impl Reader<'_> {
             let mut policy = Policy::default();
             let fields = self.fields("defaults", table, &mut policy);
             self.check("defaults", &policy, &fields, None);
-            set.defaults = policy;
+            set.defaults = Arc::new(policy);
         }
         if let Some(DeValue::Table(tools)) = root.get("tools").map(Spanned::get_ref) {
             let mut globs = Vec::new();
@@ -178,7 +179,7 @@ impl Reader<'_> {
             globs.sort_by_key(|(at, glob, ..)| (std::cmp::Reverse(Glob::length(glob)), *at));
             set.globs = globs
                 .into_iter()
-                .map(|(_, glob, name, policy)| (glob, name, policy))
+                .map(|(_, glob, name, policy)| (glob, name, Arc::new(policy)))
                 .collect();
         }
         set
@@ -197,7 +198,7 @@ impl Reader<'_> {
             self.wrong(value.span(), place, "expected a table".to_owned());
             return;
         };
-        let mut policy = set.defaults.clone();
+        let mut policy = Policy::clone(&set.defaults);
         let fields = self.fields(&place, table, &mut policy);
         // A word for this very tool outweighs what the upstream says of it and what the defaults
         // say of hints.
@@ -213,7 +214,7 @@ impl Reader<'_> {
                 Err(why) => self.wrong(name.span(), place, why.to_owned()),
             }
         } else {
-            set.exact.insert(tool.to_owned(), policy);
+            set.exact.insert(tool.to_owned(), Arc::new(policy));
         }
     }
 

@@ -10,6 +10,7 @@
 //! Must not: read files or look at entries.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 mod fields;
@@ -261,19 +262,21 @@ impl Policy {
 }
 
 /// The policies of all tools.
+///
+/// They are shared, so that each call in flight can hold its own without a copy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicySet {
-    defaults: Policy,
-    exact: BTreeMap<String, Policy>,
+    defaults: Arc<Policy>,
+    exact: BTreeMap<String, Arc<Policy>>,
     /// The longest first; of equal length, the one that stands first in the file.
-    globs: Vec<(Glob, String, Policy)>,
+    globs: Vec<(Glob, String, Arc<Policy>)>,
 }
 
 impl PolicySet {
     /// Returns the policy of a tool: of the table of that very name, else of the longest pattern
     /// that fits, else `[defaults]`.
     #[must_use]
-    pub fn for_tool(&self, tool: &str) -> &Policy {
+    pub fn for_tool(&self, tool: &str) -> &Arc<Policy> {
         self.table_of(tool)
             .map_or(&self.defaults, |(_, policy)| policy)
     }
@@ -286,7 +289,7 @@ impl PolicySet {
 
     /// Returns the name and the policy of the table that speaks for a tool.
     #[must_use]
-    pub fn table_of(&self, tool: &str) -> Option<(&str, &Policy)> {
+    pub fn table_of(&self, tool: &str) -> Option<(&str, &Arc<Policy>)> {
         if let Some((name, policy)) = self.exact.get_key_value(tool) {
             return Some((name, policy));
         }
@@ -308,11 +311,11 @@ impl PolicySet {
         let exact = self
             .exact
             .iter()
-            .map(|(name, policy)| (name.as_str(), policy));
+            .map(|(name, policy)| (name.as_str(), &**policy));
         let globs = self
             .globs
             .iter()
-            .map(|(_, name, policy)| (name.as_str(), policy));
+            .map(|(_, name, policy)| (name.as_str(), &**policy));
         exact.chain(globs)
     }
 }

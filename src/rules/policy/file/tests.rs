@@ -22,7 +22,7 @@ fn error(text: &str) -> String {
 fn no_file_is_the_defaults() {
     for text in ["", "# nothing\n", "[defaults]", "[tools]", "[tools.charge]"] {
         let set = set(text);
-        assert_eq!(*set.for_tool("charge"), Policy::default(), "{text}");
+        assert_eq!(**set.for_tool("charge"), Policy::default(), "{text}");
         assert_eq!(set.is_explicit("charge"), text.contains("charge"));
     }
     assert_eq!(set(""), PolicySet::default());
@@ -83,6 +83,7 @@ fn every_field_is_read() {
         reconcile = { command = ["./did-it-send", "-v"] }
         "#)
     .for_tool("t")
+    .as_ref()
     .clone();
     let expected = Policy {
         is_journaled: true,
@@ -148,7 +149,7 @@ fn odd_names_read_back() {
         pass_key = { meta = true }
         reconcile = { tool = "a\"\u0001", arguments = { "x y" = "{/p~1q}", z = [1.5, -2, {}, "é{{}}"] }, completed_when = "/a b" }
         "#;
-    let policy = set(text).for_tool("t").clone();
+    let policy = set(text).for_tool("t").as_ref().clone();
     assert_eq!(policy.pass_key, Some(PassKey::Meta));
     assert_eq!(Policy::from_record(&policy.record().unwrap()), Ok(policy));
 }
