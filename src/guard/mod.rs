@@ -344,6 +344,9 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
             new_redelivering: Vec::new(),
             delivered: Vec::new(),
             live: HashMap::new(),
+            cursors: self.cursors.clone(),
+            superseded: self.superseded.clone(),
+            notes: Vec::new(),
         };
         visit.admit(call)
     }

@@ -159,19 +159,13 @@ pub fn open_for_verdicts(path: &JournalPath) -> Result<Desk, CannotUse> {
 /// compared.
 pub fn open_to_foresee(
     path: &JournalPath,
-    workflow: Option<WorkflowId>,
-    join_max: Duration,
+    options: Options,
 ) -> Result<Guard<SqliteJournal, Onlooker>, CannotUse> {
     let Desk {
         mut journal, locks, ..
     } = open_for_verdicts(path)?;
     let key = signature_key(path, &mut journal, false)?;
-    let options = Options {
-        workflow,
-        redacts: false,
-        key,
-        join_max,
-    };
+    let options = Options { key, ..options };
     Ok(Guard::new(
         journal,
         Onlooker(locks),
@@ -184,6 +178,10 @@ pub fn open_to_foresee(
 pub struct Onlooker(LockQuery);
 
 impl Surroundings for Onlooker {
+    fn uptime(&mut self) -> (String, u64) {
+        (boot_id().unwrap_or_default(), uptime_ms())
+    }
+
     fn take_session(&mut self, _id: SessionId) -> std::io::Result<bool> {
         // The session is part of a transaction that is dropped.
         Ok(true)
@@ -406,17 +404,21 @@ impl Surroundings for Around {
     }
 
     fn uptime(&mut self) -> (String, u64) {
-        // The one that goes on while the machine sleeps: a lease must not outlive a suspension.
-        #[cfg(target_os = "linux")]
-        let clock = nix::time::ClockId::CLOCK_BOOTTIME;
-        #[cfg(not(target_os = "linux"))]
-        let clock = nix::time::ClockId::CLOCK_MONOTONIC;
-        let ms = clock.now().map_or(0, |now| {
-            Duration::from(now)
-                .as_millis()
-                .try_into()
-                .unwrap_or(u64::MAX)
-        });
-        (self.boot_id.clone(), ms)
+        (self.boot_id.clone(), uptime_ms())
     }
+}
+
+/// Returns the milliseconds since the machine's boot.
+fn uptime_ms() -> u64 {
+    // The one that goes on while the machine sleeps: a lease must not outlive a suspension.
+    #[cfg(target_os = "linux")]
+    let clock = nix::time::ClockId::CLOCK_BOOTTIME;
+    #[cfg(not(target_os = "linux"))]
+    let clock = nix::time::ClockId::CLOCK_MONOTONIC;
+    clock.now().map_or(0, |now| {
+        Duration::from(now)
+            .as_millis()
+            .try_into()
+            .unwrap_or(u64::MAX)
+    })
 }
