@@ -10,12 +10,17 @@
 
 mod completions;
 mod confirm;
+mod decide;
+mod delivered;
 mod demo;
 pub mod detail;
+mod doctor;
 pub mod error;
 pub mod escape;
 pub mod exit;
+mod export;
 pub mod filter;
+mod fork;
 mod gc;
 #[cfg(test)]
 mod golden;
@@ -28,7 +33,8 @@ mod policy_file;
 mod pretty;
 mod progress;
 mod proxy_args;
-mod reading;
+pub mod reading;
+mod reopen;
 mod resolve;
 mod run;
 pub mod settings;
@@ -93,8 +99,14 @@ enum Command {
     Ls(ls::LsArgs),
     Show(show::ShowArgs),
     Resolve(resolve::ResolveArgs),
+    Reopen(reopen::ReopenArgs),
+    Delivered(delivered::DeliveredArgs),
+    Decide(decide::DecideArgs),
+    Fork(fork::ForkArgs),
     Verify(verify::VerifyArgs),
+    Export(export::ExportArgs),
     Gc(gc::GcArgs),
+    Doctor(doctor::DoctorArgs),
     Demo(demo::DemoArgs),
     Policy(policy::PolicyArgs),
     Completions(completions::CompletionsArgs),
@@ -130,7 +142,7 @@ struct LogArgs {
 /// Flags that every command about a journal takes.
 #[derive(Args, Debug)]
 struct JournalArgs {
-    /// Journal to read [env: CHECKPOINT_JOURNAL]
+    /// Journal [env: CHECKPOINT_JOURNAL]
     #[arg(long, value_name = "PATH", value_parser = proxy_args::path())]
     journal: Option<PathBuf>,
 
@@ -173,8 +185,14 @@ fn dispatch(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<Ex
         Some(Command::Ls(args)) => ls::run(&args, env),
         Some(Command::Show(args)) => show::run(&args, env),
         Some(Command::Resolve(args)) => resolve::run(&args, env),
+        Some(Command::Reopen(args)) => reopen::run(&args, env),
+        Some(Command::Delivered(args)) => delivered::run(&args, env),
+        Some(Command::Decide(args)) => decide::run(&args, env),
+        Some(Command::Fork(args)) => fork::run(&args, env),
         Some(Command::Verify(args)) => verify::run(&args, env),
+        Some(Command::Export(args)) => export::run(&args, env),
         Some(Command::Gc(args)) => gc::run(&args, env),
+        Some(Command::Doctor(args)) => doctor::run(&args, env),
         Some(Command::Demo(args)) => demo::run(&args, env),
         Some(Command::Policy(args)) => policy::run(&args),
         Some(Command::Completions(args)) => completions::run(&args),

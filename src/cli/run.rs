@@ -2,6 +2,7 @@
 //!
 //! The only place where the command line meets room `proxy`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::guard;
@@ -12,11 +13,14 @@ use crate::proxy::session::{self, RefusalShape, RunEnd};
 use crate::proxy::stderr::StderrSink;
 use crate::proxy::{self, Failure};
 use crate::rules::ids::WorkflowId;
+use crate::rules::policy;
 
 use super::error::{CliError, Kind};
 use super::exit::Exit;
 use super::logging;
-use super::settings::{CallIdFrom, OnInDoubt, ProxySettings, Refusals, UpstreamCommand};
+use super::settings::{
+    CallIdFrom, OnDivergence, OnInDoubt, ProxySettings, Refusals, UpstreamCommand,
+};
 
 /// For how long a caller waits for a call whose own caller gave up, where no timeout is set
 /// (contract, section 5).
@@ -45,7 +49,16 @@ pub(super) fn run(settings: ProxySettings) -> Result<Exit, CliError> {
             workflow: settings.workflow_id.map(WorkflowId),
             redacts: settings.redact_args,
             join_max: settings.call_timeout.unwrap_or(JOIN_MAX),
-            ..guard::Options::default()
+            run_id: settings.run_id,
+            thread_id: settings.thread_id,
+            calls_max: settings.max_calls,
+            supersedes: settings.supersede,
+            resumes: settings.resume,
+            on_divergence: match settings.on_divergence {
+                OnDivergence::Strict => policy::OnDivergence::Strict,
+                OnDivergence::Fork => policy::OnDivergence::Fork,
+            },
+            key: None,
         },
         line_bytes_max: settings.max_message_bytes,
         session: session::Options {
@@ -69,7 +82,7 @@ pub(super) fn run(settings: ProxySettings) -> Result<Exit, CliError> {
                 CallIdFrom::Key(key) => call::CallIdFrom::Key(key),
             },
             ends_on_doubt: settings.on_in_doubt == OnInDoubt::Exit,
-            policies: std::sync::Arc::default(),
+            policies: Arc::new(settings.policies),
         },
         journal,
         stderr,

@@ -106,17 +106,9 @@ pub type Env<'env> = &'env dyn Fn(&str) -> Option<OsString>;
 ///
 /// # Errors
 ///
-/// A usage error for the first value that can't be used, flag that is not available, or flag that
-/// needs a journal where there is none.
+/// A usage error for the first value that can't be used, or flag that needs a journal where there
+/// is none.
 pub fn resolve(args: ProxyArgs, log: LogSettings, env: Env<'_>) -> Result<ProxySettings, CliError> {
-    let available = refuse_unavailable(&args, env);
-    // A flag that can't be used is told before one that is not there yet.
-    let settings = read(args, log, env)?;
-    available.map(|()| settings)
-}
-
-/// Resolves the flags of the proxy, whether this version acts on them or not.
-fn read(args: ProxyArgs, log: LogSettings, env: Env<'_>) -> Result<ProxySettings, CliError> {
     // First, as a command's name taken for a version explains whatever else is missing.
     let identity = identity(args.name.clone(), args.version.clone(), args.keep_identity)?;
     refuse_without_journal(&args, env)?;
@@ -359,44 +351,6 @@ fn identity(
         name: name.unwrap_or_else(|| env!("CARGO_PKG_NAME").to_owned()),
         version: version.unwrap_or_else(|| env!("CARGO_PKG_VERSION").to_owned()),
     }))
-}
-
-/// Refuses the flags that the contract names and this version does not have yet.
-fn refuse_unavailable(args: &ProxyArgs, env: Env<'_>) -> Result<(), CliError> {
-    let flags = [
-        ("--policy", args.policy.is_some()),
-        ("--resume", args.resume),
-        (
-            "--on-divergence fork",
-            args.on_divergence == Some(OnDivergence::Fork),
-        ),
-        ("--run-id", args.run_id.is_some()),
-        ("--thread-id", args.thread_id.is_some()),
-        ("--max-calls", args.max_calls.is_some()),
-        ("--supersede", args.supersede),
-    ];
-    let variables = [
-        "CHECKPOINT_POLICY",
-        "CHECKPOINT_RUN_ID",
-        "CHECKPOINT_THREAD_ID",
-    ];
-    let flag = flags
-        .into_iter()
-        .find(|(_, given)| *given)
-        .map(|(flag, _)| flag);
-    let variable = variables
-        .into_iter()
-        .find(|variable| env(variable).is_some());
-    match (flag, variable) {
-        (Some(flag), _) => Err(unavailable(flag, "leave it out")),
-        (None, Some(variable)) => Err(unavailable(variable, "unset the variable")),
-        (None, None) => Ok(()),
-    }
-}
-
-fn unavailable(what: &str, way_out: &str) -> CliError {
-    CliError::usage(format!("not available in this version: {what}"))
-        .hint(format!("{way_out}; nothing was started"))
 }
 
 #[cfg(test)]

@@ -121,11 +121,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
     }
 
     /// Returns the first entry after a place, along the branch and those it came from.
-    fn next_along(
-        &mut self,
-        active: Branch,
-        after: Seq,
-    ) -> Result<Option<Stored>, JournalError> {
+    fn next_along(&mut self, active: Branch, after: Seq) -> Result<Option<Stored>, JournalError> {
         if let Some((parent, forked_at)) = active.parent
             && after.0 + 1 < forked_at.0
         {

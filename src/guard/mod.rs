@@ -12,6 +12,7 @@
 //! answers by trying again.
 
 mod admit;
+pub mod closing;
 mod cursor;
 #[cfg(test)]
 pub(crate) mod fixture;
@@ -313,6 +314,42 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
             self.surroundings.raise_mark(fence);
         }
         Ok(done)
+    }
+}
+
+impl<J: Journal, S: Surroundings> Guard<J, S> {
+    /// Returns what would happen to a call now, by the very steps of [`Guard::run`]. Nothing is
+    /// written: the transaction is dropped.
+    ///
+    /// # Errors
+    ///
+    /// As the journal's.
+    pub fn foresee(&mut self, call: &Call, now: Micros) -> Result<Admission, JournalError> {
+        let uid = self.journal.identity().uid;
+        let own_workflow = self.journal.identity().own_workflow.clone();
+        let tx = self.journal.begin(Durability::Power)?;
+        let mut visit = Visit {
+            tx,
+            surroundings: &mut self.surroundings,
+            options: &self.options,
+            session_row: &self.session_row,
+            questions: &self.questions,
+            redelivering: &self.redelivering,
+            uid,
+            own_workflow,
+            now,
+            session: self.session,
+            wrote_session: false,
+            highest: None,
+            new_questions: Vec::new(),
+            new_redelivering: Vec::new(),
+            delivered: Vec::new(),
+            live: HashMap::new(),
+            cursors: self.cursors.clone(),
+            superseded: self.superseded.clone(),
+            notes: Vec::new(),
+        };
+        visit.admit(call)
     }
 }
 

@@ -146,6 +146,21 @@ impl Transaction for MemoryTransaction<'_> {
         Ok(branch)
     }
 
+    fn fork_workflow(
+        &mut self,
+        id: &WorkflowId,
+        uid: [u8; 16],
+        parent: (BranchId, Seq),
+        at: Micros,
+    ) -> Result<Workflow, JournalError> {
+        let mut made = self.create_workflow(id, uid, at)?;
+        made.active.parent = Some(parent);
+        made.active.highest = parent.1.0.saturating_sub(1);
+        self.work.branches.insert(made.active.id, made.active);
+        self.work.workflows.insert(id.clone(), made.clone());
+        Ok(made)
+    }
+
     fn set_generation(&mut self, workflow: u64, session: SessionId) -> Result<(), JournalError> {
         for held in self.work.workflows.values_mut() {
             if held.number == workflow {

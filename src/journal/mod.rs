@@ -438,6 +438,19 @@ pub trait Transaction {
         at: Micros,
     ) -> Result<Branch, JournalError>;
 
+    /// Makes a workflow whose first branch shares what is before a place in another one's branch.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be written to.
+    fn fork_workflow(
+        &mut self,
+        id: &WorkflowId,
+        uid: [u8; 16],
+        parent: (BranchId, Seq),
+        at: Micros,
+    ) -> Result<Workflow, JournalError>;
+
     /// Notes that a session has taken the workflow over.
     ///
     /// # Errors

@@ -79,8 +79,19 @@ pub struct Place {
     pub branch: u32,
     /// The branch is the active one of the journal's own workflow.
     pub is_default: bool,
-    /// Another workflow that the branch was forked from.
-    pub forked_from: Option<WorkflowId>,
+    /// What the branch was forked from.
+    pub parent: Option<Parent>,
+}
+
+/// What a branch was forked from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parent {
+    /// The workflow of that branch.
+    pub workflow: WorkflowId,
+    /// That branch's number within it.
+    pub branch: u32,
+    /// The first seq that is the new branch's own.
+    pub at: Seq,
 }
 
 /// An entry as it was found.
@@ -288,6 +299,38 @@ impl Reader {
         })
     }
 
+    /// Returns the branches that are wanted and were forked from another one.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    pub fn forks(&mut self, selection: &Selection) -> Result<Vec<Place>, CannotUse> {
+        let branches = self.branches(selection)?;
+        Ok(branches
+            .into_iter()
+            .map(|(_, place)| place)
+            .filter(|place| place.parent.is_some())
+            .collect())
+    }
+
+    /// Returns the branch of that number.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    pub fn branch(
+        &mut self,
+        workflow: &WorkflowId,
+        branch: u32,
+    ) -> Result<Option<BranchId>, CannotUse> {
+        let only = Selection {
+            workflow: Some(workflow.clone()),
+            branch: Some(branch),
+            ..Selection::default()
+        };
+        Ok(self.branches(&only)?.first().map(|(id, _)| *id))
+    }
+
     /// Returns all about the entry at that place: of [`Reader::usual_workflow`] and its active
     /// branch unless told otherwise. An entry that a branch shares with the one it came from is
     /// found there.
@@ -382,6 +425,76 @@ impl Reader {
             })
             .map_err(|error| self.refuse(error))?;
         Ok(u64::try_from(count).unwrap_or(0))
+    }
+
+    /// Returns the names of all workflows, sorted.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    pub fn workflow_ids(&self) -> Result<Vec<WorkflowId>, CannotUse> {
+        self.db()
+            .prepare_cached("SELECT workflow_id FROM workflows ORDER BY workflow_id")
+            .and_then(|mut statement| {
+                statement
+                    .query_map((), |row| {
+                        Ok(WorkflowId(lossy_text(row, 0)?.unwrap_or_default()))
+                    })?
+                    .collect::<rusqlite::Result<Vec<_>>>()
+            })
+            .map_err(|error| self.refuse(error))
+    }
+
+    /// Hands out the entries that a branch of a workflow (the active one unless told otherwise)
+    /// leads through, by seq: those it shares with the branches that it came from, and its own.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    pub fn each_of_line(
+        &mut self,
+        workflow: &WorkflowId,
+        branch: Option<u32>,
+        mut take: impl FnMut(Found),
+    ) -> Result<(), CannotUse> {
+        self.in_snapshot(|reader| {
+            let Some(highest) = reader.holder(workflow, branch, Seq(u64::MAX))? else {
+                return Ok(());
+            };
+            let mut line = vec![(highest, u64::MAX)];
+            while let Some((id, end)) = line.last().copied() {
+                let parent = reader
+                    .db()
+                    .query_row(
+                        "SELECT id, parent, forked_at FROM branches WHERE id = ?1",
+                        [signed(id.0)],
+                        read_line,
+                    )
+                    .optional()
+                    .map_err(|error| reader.refuse(error))?
+                    .and_then(|(_, parent)| parent);
+                match parent {
+                    // A circle would be damage.
+                    Some((parent, forked_at)) if line.len() < ATTEMPTS_MAX => {
+                        line.push((BranchId(parent), forked_at.min(end)));
+                    }
+                    Some(_) | None => break,
+                }
+            }
+            let all = Selection::default();
+            for (id, end) in line.into_iter().rev() {
+                reader.each_of_branch(id, &all, |found| {
+                    let seq = match &found {
+                        Found::Whole { entry, .. } => entry.seq.0,
+                        Found::Torn(torn) => torn.seq,
+                    };
+                    if seq < end {
+                        take(found);
+                    }
+                })?;
+            }
+            Ok(())
+        })
     }
 
     fn db(&self) -> &Connection {
@@ -490,7 +603,7 @@ impl Reader {
                     workflow: WorkflowId(String::new()),
                     branch: u32::try_from(id).unwrap_or(u32::MAX),
                     is_default: false,
-                    forked_from: None,
+                    parent: None,
                 };
                 (BranchId(id), place)
             }));
@@ -506,14 +619,21 @@ impl Reader {
                 statement
                     .query_map(params_from_iter(values), |row| {
                         let workflow = WorkflowId(lossy_text(row, 1)?.unwrap_or_default());
-                        let forked_from = lossy_text(row, 4)?.map(WorkflowId);
+                        let parent = match lossy_text(row, 4)? {
+                            Some(workflow) => Some(Parent {
+                                workflow: WorkflowId(workflow),
+                                branch: u32::try_from(lossy(row, 5)?).unwrap_or(u32::MAX),
+                                at: Seq(lossy(row, 6)?),
+                            }),
+                            None => None,
+                        };
                         let id = BranchId(lossy(row, 0)?);
                         Ok((
                             id,
                             Place {
                                 id,
                                 is_default: workflow == own && lossy(row, 3)? == 1,
-                                forked_from: forked_from.filter(|from| *from != workflow),
+                                parent,
                                 workflow,
                                 branch: u32::try_from(lossy(row, 2)?).unwrap_or(u32::MAX),
                             },
@@ -774,12 +894,12 @@ impl Reader {
     }
 }
 
-/// A branch with its workflow's name, its number, whether it is the active one, and the workflow
-/// that it was forked from.
+/// A branch with its workflow's name, its number, whether it is the active one, and what it was
+/// forked from.
 const PLACES: &str = "SELECT b.id, w.workflow_id, b.branch, b.id = w.active_branch, \
-     (SELECT pw.workflow_id FROM branches p JOIN workflows pw ON pw.id = p.workflow \
-     WHERE p.id = b.parent) \
-     FROM branches b LEFT JOIN workflows w ON w.id = b.workflow";
+     pw.workflow_id, p.branch, b.forked_at \
+     FROM branches b LEFT JOIN workflows w ON w.id = b.workflow \
+     LEFT JOIN branches p ON p.id = b.parent LEFT JOIN workflows pw ON pw.id = p.workflow";
 
 /// The column after those of the entry: digest and body of the outcome, then of the task's end.
 const FIRST_OUTCOME: usize = 24;

@@ -614,6 +614,26 @@ impl Transaction for SqliteTransaction<'_> {
             .ok_or_else(|| JournalError::Damaged("a new branch is not there".into()))
     }
 
+    fn fork_workflow(
+        &mut self,
+        id: &WorkflowId,
+        uid: [u8; 16],
+        parent: (BranchId, Seq),
+        at: Micros,
+    ) -> Result<Workflow, JournalError> {
+        let made = self.create_workflow(id, uid, at)?;
+        self.run(
+            "UPDATE branches SET parent = ?2, forked_at = ?3, highest_seq = ?3 - 1 WHERE id = ?1",
+            params![
+                db_int(made.active.id.0),
+                db_int(parent.0.0),
+                db_int(parent.1.0)
+            ],
+        )?;
+        self.workflow(id)?
+            .ok_or_else(|| JournalError::Damaged("a new workflow is not there".into()))
+    }
+
     fn set_generation(&mut self, workflow: u64, session: SessionId) -> Result<(), JournalError> {
         self.run(
             "UPDATE workflows SET generation = ?2 WHERE id = ?1",

@@ -150,6 +150,81 @@ pub fn open_for_verdicts(path: &JournalPath) -> Result<Desk, CannotUse> {
     })
 }
 
+/// Opens a journal that is there to ask what would happen to a call. Nothing is written through
+/// [`Guard::foresee`].
+///
+/// # Errors
+///
+/// As [`open_for_verdicts`]; also without the key of a redacted journal, as then no call could be
+/// compared.
+pub fn open_to_foresee(
+    path: &JournalPath,
+    workflow: Option<WorkflowId>,
+    join_max: Duration,
+) -> Result<Guard<SqliteJournal, Onlooker>, CannotUse> {
+    let Desk {
+        mut journal, locks, ..
+    } = open_for_verdicts(path)?;
+    let key = signature_key(path, &mut journal, false)?;
+    let options = Options {
+        workflow,
+        key,
+        join_max,
+        ..Options::default()
+    };
+    Ok(Guard::new(
+        journal,
+        Onlooker(locks),
+        options,
+        Session::default(),
+    ))
+}
+
+/// The world around a journal for somebody who only asks: takes no lock and notes nothing.
+pub struct Onlooker(LockQuery);
+
+impl Surroundings for Onlooker {
+    fn take_session(&mut self, _id: SessionId) -> std::io::Result<bool> {
+        // The session is part of a transaction that is dropped.
+        Ok(true)
+    }
+
+    fn is_live(&mut self, id: SessionId) -> std::io::Result<bool> {
+        self.0.is_live(id.0)
+    }
+
+    fn is_attended(&mut self, id: SessionId) -> std::io::Result<bool> {
+        self.0.is_live(attended(id))
+    }
+
+    fn has_room(&mut self) -> bool {
+        true
+    }
+
+    fn raise_mark(&mut self, _fence: Fence) {}
+
+    fn random(&mut self) -> [u8; 16] {
+        [0; 16]
+    }
+
+    fn uptime(&mut self) -> (String, u64) {
+        (boot_id().unwrap_or_default(), uptime_ms())
+    }
+}
+
+/// Returns the milliseconds since the machine's boot.
+fn uptime_ms() -> u64 {
+    // The clock that goes on while the machine sleeps: a lease must not outlive a suspension.
+    #[cfg(target_os = "linux")]
+    let clock = nix::time::ClockId::CLOCK_BOOTTIME;
+    #[cfg(not(target_os = "linux"))]
+    let clock = nix::time::ClockId::CLOCK_MONOTONIC;
+    clock.now().map_or(0, |now| {
+        let since = Duration::from(now).as_millis();
+        since.try_into().unwrap_or(u64::MAX)
+    })
+}
+
 fn open_sqlite(
     path: &JournalPath,
     filesystem: &Filesystem,
@@ -348,14 +423,6 @@ impl Surroundings for Around {
     }
 
     fn uptime(&mut self) -> (String, u64) {
-        // The one that goes on while the machine sleeps: a lease must not outlive a suspension.
-        #[cfg(target_os = "linux")]
-        let clock = nix::time::ClockId::CLOCK_BOOTTIME;
-        #[cfg(not(target_os = "linux"))]
-        let clock = nix::time::ClockId::CLOCK_MONOTONIC;
-        let ms = clock.now().map_or(0, |now| {
-            Duration::from(now).as_millis().try_into().unwrap_or(u64::MAX)
-        });
-        (self.boot_id.clone(), ms)
+        (self.boot_id.clone(), uptime_ms())
     }
 }

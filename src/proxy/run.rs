@@ -141,12 +141,7 @@ fn journal(
     let open = {
         let path = path.clone();
         move |row| {
-            let books = books::open(
-                &path,
-                options.clone(),
-                Arc::clone(&guardian),
-                row,
-            )?;
+            let books = books::open(&path, options.clone(), Arc::clone(&guardian), row)?;
             for warning in &books.warnings {
                 tracing::warn!("{warning}");
             }

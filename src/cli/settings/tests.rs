@@ -10,7 +10,7 @@ fn given(args: &[&str], env: &[(&str, &str)]) -> Result<ProxySettings, CliError>
 
 /// As [`given`], with flags that this version reads and does not act on yet.
 fn given_all(args: &[&str], env: &[(&str, &str)]) -> Result<ProxySettings, CliError> {
-    with(read, args, env)
+    with(resolve, args, env)
 }
 
 fn with(
@@ -249,46 +249,6 @@ fn refusals_name_the_place_the_value_and_what_was_expected() {
         "invalid value 'loud' of the environment variable CHECKPOINT_LOG: \
          expected off, error, warn, info, debug or trace"
     );
-}
-
-#[test]
-fn what_is_not_there_yet_is_refused_and_not_ignored() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("p.toml");
-    std::fs::write(&path, "").unwrap();
-    let path = path.to_str().unwrap();
-    let flags: &[&[&str]] = &[
-        &["--policy", path],
-        &["--resume"],
-        &["--on-divergence", "fork"],
-        &["--run-id", "r"],
-        &["--thread-id", "t"],
-        &["--max-calls", "3"],
-        &["--supersede"],
-    ];
-    for flag in flags {
-        let args = [flag, &["--journal", "j", "--", "p"][..]].concat();
-        assert_eq!(
-            refused(&args, &[]),
-            format!(
-                "not available in this version: {}",
-                match flag[0] {
-                    "--on-divergence" => "--on-divergence fork",
-                    flag => flag,
-                }
-            )
-        );
-    }
-    for (variable, value) in [
-        ("CHECKPOINT_POLICY", path),
-        ("CHECKPOINT_RUN_ID", "x"),
-        ("CHECKPOINT_THREAD_ID", "x"),
-    ] {
-        assert_eq!(
-            refused(&["--", "p"], &[(variable, value)]),
-            format!("not available in this version: {variable}")
-        );
-    }
 }
 
 #[test]

@@ -109,7 +109,10 @@ impl Session {
     fn admitted(&mut self, key: &IdKey, admission: &Admission, now: Instant) {
         for note in &admission.notes {
             if note.kind == "resume_ended" {
-                self.say(Level::Info, "the replay has come to its end: calls are new from here on");
+                self.say(
+                    Level::Info,
+                    "the replay has come to its end: calls are new from here on",
+                );
             }
             self.lazily(Op::Note(note.clone()));
         }
@@ -248,8 +251,7 @@ impl Session {
             None => line,
         };
         let policy = &flight.policy;
-        let beat_at =
-            (flight.call.delivery == Delivery::AtLeastOnce).then(|| now + policy.heartbeat);
+        let beat_at = (policy.delivery == Delivery::AtLeastOnce).then(|| now + policy.heartbeat);
         let limit = policy.timeout.or(self.options.call_timeout);
         let is_gone = self.phase.is_client_gone();
         flight.stage = Stage::Forwarded(Forwarded {
@@ -328,7 +330,10 @@ impl Session {
         let id = flight.id.clone();
         self.say(
             Level::Warn,
-            format!("fenced at seq={}: another session has taken the call over", ticket.seq),
+            format!(
+                "fenced at seq={}: another session has taken the call over",
+                ticket.seq
+            ),
         );
         self.lazily(Op::Note(Note {
             kind: "fenced",

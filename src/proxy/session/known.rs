@@ -111,7 +111,9 @@ impl Known {
                     tool.is_read_only = tool.is_read_only && known.is_read_only;
                     tool.digest = known.digest;
                     tool.has_output_schema |= known.has_output_schema;
-                    tool.idempotent_hint = tool.idempotent_hint.filter(|hint| known.idempotent_hint == Some(*hint));
+                    tool.idempotent_hint = tool
+                        .idempotent_hint
+                        .filter(|hint| known.idempotent_hint == Some(*hint));
                 }
                 std::collections::hash_map::Entry::Vacant(first) => {
                     first.insert(known);

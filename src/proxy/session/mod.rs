@@ -410,11 +410,11 @@ impl Session {
                     Some(until) => *look_at.min(until),
                     None => *look_at,
                 }),
-            Stage::Forwarded(forwarded) => {
-                let overdue_at = forwarded.overdue_at.filter(|_| !flight.is_answered);
-                [overdue_at, forwarded.beat_at].into_iter().flatten().min()
-            }
-            Stage::Admitting | Stage::Confirming { .. } | Stage::Settling(_) => None,
+                Stage::Forwarded(forwarded) => {
+                    let overdue_at = forwarded.overdue_at.filter(|_| !flight.is_answered);
+                    [overdue_at, forwarded.beat_at].into_iter().flatten().min()
+                }
+                Stage::Admitting | Stage::Confirming { .. } | Stage::Settling(_) => None,
             });
         flights
             .chain(self.down.deadline())

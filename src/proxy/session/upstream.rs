@@ -103,9 +103,7 @@ impl Session {
             Stage::Admitting
             | Stage::Confirming { .. }
             | Stage::Joining { .. }
-            | Stage::Settling(_) => {
-                std::time::Duration::ZERO
-            }
+            | Stage::Settling(_) => std::time::Duration::ZERO,
         };
         flight.stage = Stage::Settling(Settling {
             ticket,
@@ -164,12 +162,7 @@ impl Session {
         self.down.fill(slot, line, None);
     }
 
-    fn meaning(
-        &self,
-        line: &Arc<Vec<u8>>,
-        answer: frame::Answer<'_>,
-        flight: &Flight,
-    ) -> Meaning {
+    fn meaning(&self, line: &Arc<Vec<u8>>, answer: frame::Answer<'_>, flight: &Flight) -> Meaning {
         let is_cancelled = flight.is_cancelled;
         let keeps = |raw: &[u8]| {
             flight.policy.store_result && raw.len() as u64 <= flight.policy.result_bytes_max
