@@ -487,6 +487,7 @@ impl Driver {
             // A broken pipe is no end by itself: the process will be seen to end, or it has only
             // closed its input and answers on.
             let _ = up.input.flush();
+            self.session.wrote_up(up.input.total_written());
         }
         while let Some(outgoing) = self.session.to_client(now) {
             let bytes = outgoing.line.len();
@@ -814,6 +815,9 @@ impl Driver {
                 std::thread::sleep(pause.min(RETRY_PAUSE_MAX));
             }
         }
+        // What the journal did not confirm in time is told all the same.
+        self.session.tell_kept(None);
+        self.write(Instant::now());
         self.edges.client_out.close();
         // Hosts that have sent a signal do not wait for a log to be moved.
         if let Some(desk) = self.desk.take()

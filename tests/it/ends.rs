@@ -607,6 +607,8 @@ fn the_evidence_of_each_end_is_kept_with_the_entry() {
         }
         let call = Call::charge(1).seq(1).script(script);
         assert_refused(&proxy.call(&call), "outcome_unknown", "unknown");
+        let told = world.entry(1);
+        assert_eq!(told["unanswered"], "upstream_exited", "{told}");
         assert_eq!(proxy.wait_code(), 69);
         let shown = world.show_json(1);
         let evidence = &shown["evidence"];
@@ -631,8 +633,7 @@ fn a_timeout_is_kept_as_evidence_and_a_late_answer_still_settles() {
     let answer = proxy.call(&call);
     assert_refused(&answer, "outcome_unknown", "unknown");
     assert_eq!(refusal(&answer)["reason"], "timeout", "{answer}");
-    // Another call's commit takes the evidence along.
-    assert_done(&proxy.call(&Call::new(2, "send_mail", json!({}))));
+    // What a caller has been told is durable: it may ask again at once, in another session.
     let shown = world.show_json(1);
     assert_eq!(shown["entry"]["status"], "PENDING", "{shown}");
     assert_eq!(shown["entry"]["gave_up"], "timeout", "{shown}");
@@ -652,6 +653,26 @@ fn a_timeout_is_kept_as_evidence_and_a_late_answer_still_settles() {
     assert_eq!(proxy.wait_code(), 0);
     assert_eq!(proxy.next_line(), None, "the late answer was forwarded");
     assert_eq!(world.effects_of("charge"), 1);
+}
+
+/// A call that was never read is known not to be: the evidence tells how much was.
+#[test]
+fn a_timeout_tells_how_much_the_upstream_can_have_read() {
+    let world = World::new();
+    let flags = ["--call-timeout", "150ms", "--drain-timeout", "100ms"];
+    let mut proxy = world
+        .proxy()
+        .flags(flags)
+        .upstream(&["--read-nothing"])
+        .start();
+    let padding = "p".repeat(1 << 20);
+    let call = Call::new(1, "charge", json!({"padding": padding})).seq(1);
+    assert_refused(&proxy.call(&call), "outcome_unknown", "unknown");
+    let evidence = world.show_json(1)["evidence"].clone();
+    let written = evidence["bytes_written"].as_u64().unwrap();
+    assert!((1..1 << 20).contains(&written), "{evidence}");
+    proxy.close_stdin();
+    proxy.wait();
 }
 
 /// A call in its client's hands while the whole upstream is stopped, as by a debugger.

@@ -92,6 +92,7 @@ impl Session {
                 (Asked::Confirmation(key), Done::Noted) => self.confirmed(&key, now),
                 (Asked::Confirmation(key), Done::Stale) => self.ask_anew(&key),
                 (Asked::Renewal(key), Done::Stale) => self.lost_lease(&key),
+                (Asked::Telling(slot), _) => self.tell(slot),
                 (
                     Asked::Nobody
                     | Asked::Admission(_)
@@ -348,13 +349,14 @@ impl Session {
 
     /// Notes that a reserved call was never forwarded.
     pub(super) fn void(&mut self, _key: Option<&IdKey>, ticket: Ticket, why: &str) {
-        self.ops.push((
-            Asked::Nobody,
-            Op::Settle(Settlement::Void {
-                ticket,
-                detail: format!("{{\"reason\":{}}}", crate::json::quote(why)),
-            }),
-        ));
+        self.ops.push((Asked::Nobody, Self::void_op(ticket, why)));
+    }
+
+    pub(super) fn void_op(ticket: Ticket, why: &str) -> Op {
+        Op::Settle(Settlement::Void {
+            ticket,
+            detail: format!("{{\"reason\":{}}}", crate::json::quote(why)),
+        })
     }
 
     /// Answers a flight that is over with a refusal, if anybody waits for it.
@@ -499,6 +501,7 @@ impl Session {
                     self.latched.get_or_insert(error.reason());
                     self.deliver_unjournaled(&key, &settlement, now);
                 }
+                (Asked::Telling(slot), _) => self.tell(slot),
                 (Asked::Settlement(_) | Asked::Renewal(_) | Asked::Nobody, _) => {}
             }
         }

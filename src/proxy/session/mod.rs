@@ -86,6 +86,10 @@ const PASSING_DRAIN_MAX: Duration = Duration::from_millis(300);
 /// How long calls may go on after a signal: hosts wait 2 s before they kill.
 const SIGNAL_DRAIN_MAX: Duration = Duration::from_secs(1);
 
+/// How long a refusal may wait until it is durable that its call will not be answered: it must
+/// reach its caller within a second of the upstream's end.
+const TELL_MAX: Duration = Duration::from_millis(500);
+
 /// What a call is doing.
 #[derive(Debug)]
 enum Stage {
@@ -202,6 +206,8 @@ enum Asked {
     Settlement(IdKey),
     Confirmation(IdKey),
     Renewal(IdKey),
+    /// A refusal that is to be told once it is durable that the call will not be answered.
+    Telling(u64),
     Nobody,
 }
 
@@ -214,6 +220,10 @@ pub struct Session {
     /// Which flight owns an attempt of ours.
     owners: HashMap<Fence, IdKey>,
     passing: HashMap<IdKey, PassingRequest>,
+    /// Refusals that keep a place in `down`: until when, and the line.
+    telling: HashMap<u64, (Instant, Vec<u8>)>,
+    /// How far the stream to the upstream has been accepted by its pipe.
+    up_written: u64,
     up: queue::UpQueue,
     down: queue::DownQueue,
     ops: Vec<(Asked, Op)>,
@@ -301,6 +311,8 @@ impl Session {
             flights: HashMap::new(),
             owners: HashMap::new(),
             passing: HashMap::new(),
+            telling: HashMap::new(),
+            up_written: 0,
             up: queue::UpQueue::default(),
             down: queue::DownQueue::default(),
             ops: Vec::new(),
@@ -348,6 +360,11 @@ impl Session {
     /// [`Session::pushed_up`] where in the stream they lie.
     pub fn to_upstream(&mut self) -> Option<(Vec<u8>, Option<IdKey>)> {
         self.up.pop()
+    }
+
+    /// Notes how far the stream to the upstream has been accepted by its pipe.
+    pub fn wrote_up(&mut self, offset: u64) {
+        self.up_written = offset;
     }
 
     /// Notes where in the stream to the upstream a call's bytes lie.
@@ -402,6 +419,7 @@ impl Session {
         flights
             .chain(self.down.deadline())
             .chain(self.lazy_since.map(|since| since + LAZY_MAX))
+            .chain(self.telling.values().map(|(until, _)| *until))
             .chain(self.phase.deadline())
             .min()
     }
