@@ -91,9 +91,11 @@ fn help_texts() {
         "fork",
         "tail",
         "verify",
+        "export",
         "gc",
         "demo",
         "policy",
+        "doctor",
         "completions",
     ] {
         assert_help(command, &[command, "--help"]);

@@ -145,7 +145,7 @@ pub(super) fn run(args: &DecideArgs, env: Env<'_>) -> Result<Exit, CliError> {
         tool_revision: None,
         traceparent: None,
         policy: Arc::clone(policy),
-        delivery: policy.delivery,
+        policy_record: None,
         joined: None,
     };
     let journal = reading::journal_path(&path)?;

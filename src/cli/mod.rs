@@ -14,9 +14,11 @@ mod decide;
 mod delivered;
 mod demo;
 pub mod detail;
+mod doctor;
 pub mod error;
 pub mod escape;
 pub mod exit;
+mod export;
 pub mod filter;
 mod fork;
 mod gc;
@@ -104,7 +106,9 @@ enum Command {
     Fork(fork::ForkArgs),
     Tail(tail::TailArgs),
     Verify(verify::VerifyArgs),
+    Export(export::ExportArgs),
     Gc(gc::GcArgs),
+    Doctor(doctor::DoctorArgs),
     Demo(demo::DemoArgs),
     Policy(policy::PolicyArgs),
     Completions(completions::CompletionsArgs),
@@ -189,7 +193,9 @@ fn dispatch(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<Ex
         Some(Command::Fork(args)) => fork::run(&args, env),
         Some(Command::Tail(args)) => tail::run(&args, env),
         Some(Command::Verify(args)) => verify::run(&args, env),
+        Some(Command::Export(args)) => export::run(&args, env),
         Some(Command::Gc(args)) => gc::run(&args, env),
+        Some(Command::Doctor(args)) => doctor::run(&args, env),
         Some(Command::Demo(args)) => demo::run(&args, env),
         Some(Command::Policy(args)) => policy::run(&args),
         Some(Command::Completions(args)) => completions::run(&args),

@@ -57,8 +57,8 @@ pub struct Call {
     pub traceparent: Option<String>,
     /// The tool's policy.
     pub policy: Arc<Policy>,
-    /// Whether it may be run again: the policy's word, or the tool's hint where that is trusted.
-    pub delivery: Delivery,
+    /// The policy as it is recorded with the attempt, where it is not the default.
+    pub policy_record: Option<Arc<str>>,
     /// The call has been joined to this attempt before and asks again.
     pub joined: Option<Joined>,
 }
@@ -564,6 +564,8 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             Status::Pending => self
                 .by_table(call, workflow, Identified::Guard, stored)
                 .map(Some),
+            // Who brings answers has had a question; which one, only a state can tell.
+            Status::InputRequired if call.round.is_some() => Ok(None),
             Status::Completed | Status::Failed | Status::Accepted | Status::InputRequired => {
                 let age = entry.completed_at.map_or(0, |at| self.now.since(at));
                 let within = u128::from(age) < call.policy.redeliver_within.as_micros();
@@ -604,7 +606,8 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         let is_damaged = stored.checksum != entry.checksum(&self.uid);
         let mut gone = entry.unanswered.is_some() || !self.is_live(entry.session);
         // Only at-least-once lets time speak: a stalled owner may be taken over.
-        if !gone && entry.status == Status::Pending && call.delivery == Delivery::AtLeastOnce {
+        if !gone && entry.status == Status::Pending && call.policy.delivery == Delivery::AtLeastOnce
+        {
             gone = self.session != Some(entry.session) && self.is_overdue(entry.fence)?;
         }
         let round = match (entry.status, &call.round) {
@@ -683,7 +686,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         let entry = &stored.entry;
         let facts = self.facts(call, identified, stored)?;
         let policy = PolicyFacts {
-            delivery: call.delivery,
+            delivery: call.policy.delivery,
             on_failure: call.policy.on_failure,
             on_tool_error: call.policy.on_tool_error,
             on_in_flight: call.policy.on_in_flight,
@@ -911,7 +914,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             is_redacted: redacts,
             protocol_version: call.protocol_version.clone(),
             tool_revision: call.tool_revision.clone(),
-            policy: call.policy.record(),
+            policy: call.policy_record.as_deref().map(str::to_owned),
             traceparent: call.traceparent.clone(),
         }
     }
@@ -978,7 +981,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         let entry = transition.entry.clone();
         match self.write(transition, Some(attempt), None, event)? {
             Applied::Done => {
-                if call.delivery == Delivery::AtLeastOnce {
+                if call.policy.delivery == Delivery::AtLeastOnce {
                     self.lease(ticket.fence, call.policy.lease_ttl)?;
                 }
                 self.highest = self.highest.max(Some(ticket.fence));

@@ -12,7 +12,7 @@ use crate::journal::sqlite::SqliteJournal;
 use crate::journal::{RoundKey, Session, TaskKey, filesystem, place, schema};
 use crate::rules::entry::{GaveUp, Status};
 use crate::rules::ids::{Fence, Micros, Seq, SessionId, WorkflowId};
-use crate::rules::policy::{Delivery, Policy};
+use crate::rules::policy::Policy;
 use crate::rules::signature::Signature;
 
 /// A folder with a journal.
@@ -111,7 +111,7 @@ pub(crate) fn call(seq: Option<u64>, arguments: &str) -> Call {
         tool_revision: None,
         traceparent: None,
         policy: Policy::default().into(),
-        delivery: Delivery::AtMostOnce,
+        policy_record: None,
         joined: None,
     }
 }

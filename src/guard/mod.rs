@@ -12,6 +12,7 @@
 //! answers by trying again.
 
 mod admit;
+pub mod closing;
 mod cursor;
 #[cfg(test)]
 pub(crate) mod fixture;

@@ -427,6 +427,76 @@ impl Reader {
         Ok(u64::try_from(count).unwrap_or(0))
     }
 
+    /// Returns the names of all workflows, sorted.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    pub fn workflow_ids(&self) -> Result<Vec<WorkflowId>, CannotUse> {
+        self.db()
+            .prepare_cached("SELECT workflow_id FROM workflows ORDER BY workflow_id")
+            .and_then(|mut statement| {
+                statement
+                    .query_map((), |row| {
+                        Ok(WorkflowId(lossy_text(row, 0)?.unwrap_or_default()))
+                    })?
+                    .collect::<rusqlite::Result<Vec<_>>>()
+            })
+            .map_err(|error| self.refuse(error))
+    }
+
+    /// Hands out the entries that a branch of a workflow (the active one unless told otherwise)
+    /// leads through, by seq: those it shares with the branches that it came from, and its own.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    pub fn each_of_line(
+        &mut self,
+        workflow: &WorkflowId,
+        branch: Option<u32>,
+        mut take: impl FnMut(Found),
+    ) -> Result<(), CannotUse> {
+        self.in_snapshot(|reader| {
+            let Some(highest) = reader.holder(workflow, branch, Seq(u64::MAX))? else {
+                return Ok(());
+            };
+            let mut line = vec![(highest, u64::MAX)];
+            while let Some((id, end)) = line.last().copied() {
+                let parent = reader
+                    .db()
+                    .query_row(
+                        "SELECT id, parent, forked_at FROM branches WHERE id = ?1",
+                        [signed(id.0)],
+                        read_line,
+                    )
+                    .optional()
+                    .map_err(|error| reader.refuse(error))?
+                    .and_then(|(_, parent)| parent);
+                match parent {
+                    // A circle would be damage.
+                    Some((parent, forked_at)) if line.len() < ATTEMPTS_MAX => {
+                        line.push((BranchId(parent), forked_at.min(end)));
+                    }
+                    Some(_) | None => break,
+                }
+            }
+            let all = Selection::default();
+            for (id, end) in line.into_iter().rev() {
+                reader.each_of_branch(id, &all, |found| {
+                    let seq = match &found {
+                        Found::Whole { entry, .. } => entry.seq.0,
+                        Found::Torn(torn) => torn.seq,
+                    };
+                    if seq < end {
+                        take(found);
+                    }
+                })?;
+            }
+            Ok(())
+        })
+    }
+
     pub(super) fn db(&self) -> &Connection {
         &self.opened.connection
     }

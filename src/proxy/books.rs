@@ -178,10 +178,6 @@ pub fn open_to_foresee(
 pub struct Onlooker(LockQuery);
 
 impl Surroundings for Onlooker {
-    fn uptime(&mut self) -> (String, u64) {
-        (boot_id().unwrap_or_default(), uptime_ms())
-    }
-
     fn take_session(&mut self, _id: SessionId) -> std::io::Result<bool> {
         // The session is part of a transaction that is dropped.
         Ok(true)
@@ -204,6 +200,23 @@ impl Surroundings for Onlooker {
     fn random(&mut self) -> [u8; 16] {
         [0; 16]
     }
+
+    fn uptime(&mut self) -> (String, u64) {
+        (boot_id().unwrap_or_default(), uptime_ms())
+    }
+}
+
+/// Returns the milliseconds since the machine's boot.
+fn uptime_ms() -> u64 {
+    // The clock that goes on while the machine sleeps: a lease must not outlive a suspension.
+    #[cfg(target_os = "linux")]
+    let clock = nix::time::ClockId::CLOCK_BOOTTIME;
+    #[cfg(not(target_os = "linux"))]
+    let clock = nix::time::ClockId::CLOCK_MONOTONIC;
+    clock.now().map_or(0, |now| {
+        let since = Duration::from(now).as_millis();
+        since.try_into().unwrap_or(u64::MAX)
+    })
 }
 
 fn open_sqlite(
@@ -406,19 +419,4 @@ impl Surroundings for Around {
     fn uptime(&mut self) -> (String, u64) {
         (self.boot_id.clone(), uptime_ms())
     }
-}
-
-/// Returns the milliseconds since the machine's boot.
-fn uptime_ms() -> u64 {
-    // The one that goes on while the machine sleeps: a lease must not outlive a suspension.
-    #[cfg(target_os = "linux")]
-    let clock = nix::time::ClockId::CLOCK_BOOTTIME;
-    #[cfg(not(target_os = "linux"))]
-    let clock = nix::time::ClockId::CLOCK_MONOTONIC;
-    clock.now().map_or(0, |now| {
-        Duration::from(now)
-            .as_millis()
-            .try_into()
-            .unwrap_or(u64::MAX)
-    })
 }

@@ -50,8 +50,7 @@ pub struct Step {
     pub is_reopened: bool,
     /// An event says that a policy made it a further attempt.
     pub is_retried: bool,
-    /// An event says that an operator took it from its owner: the step after it is the same
-    /// attempt and round under a new fence.
+    /// An event says that an operator took it away from its owner, under another fence.
     pub is_fenced: bool,
 }
 
@@ -267,6 +266,12 @@ fn begin(row: &Entry, before: Option<&(Entry, &Step)>, step: &Step, faults: &mut
             lifecycle::take_away(entry, step.fence)
         }
         None => Ok(lifecycle::reserve_new(reservation.clone())),
+        // The same attempt under a new fence: its owner has lost it.
+        Some((entry, last))
+            if last.is_fenced && (last.attempt, last.round) == (step.attempt, step.round) =>
+        {
+            lifecycle::take_away(entry, step.fence)
+        }
         Some((entry, _)) if step.round > 0 => lifecycle::reserve_round(entry, reservation.clone()),
         Some((entry, last)) => {
             // The one change that the product never makes: a finished effect that runs again.

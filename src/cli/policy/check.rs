@@ -100,7 +100,7 @@ fn report(
             let policy = set.for_tool(name);
             ToolReport {
                 name: name.to_owned(),
-                table: set.table_of(name).map(|(table, _)| table.to_owned()),
+                table: set.table_of(name).map(str::to_owned),
                 policy: as_json(policy),
                 lines: policy.to_toml(),
             }

@@ -13,7 +13,7 @@ use crate::proxy::group;
 use crate::rules::ids::{Fence, SessionId};
 
 /// Returns all that is known of an entry.
-pub(super) fn detail(whole: Whole) -> Detail {
+pub(in crate::cli) fn detail(whole: Whole) -> Detail {
     let entry = reading::view(&whole.place, whole.found);
     let current = whole
         .attempts

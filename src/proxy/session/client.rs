@@ -184,11 +184,10 @@ impl Session {
         self.settled.forget(&key);
         self.ours.forget(&key);
         let policies = Arc::clone(&self.options.policies);
-        let policy = policies.for_tool(&call.name);
-        if !self.options.is_journaled
-            || !policy.is_journaled
-            || (self.options.trusts_annotations && self.known.is_read_only(&call.name))
-        {
+        let in_force = policies.in_force(&call.name, self.known.idempotent_hint(&call.name));
+        let policy = &in_force.policy;
+        let is_trusted = self.options.trusts_annotations && self.known.is_read_only(&call.name);
+        if !self.options.is_journaled || !in_force.is_journaled(is_trusted) {
             return self.pass_call(call, key);
         }
         let fields = (|| -> Result<_, Malformed> {
@@ -260,7 +259,6 @@ impl Session {
                 return Step::Done;
             }
         };
-        let delivery = policy.delivery_for(self.known.idempotent_hint(&call.name));
         let policy = Arc::clone(policy);
         let is_explicit = call.is_explicit();
         let asked = Call {
@@ -280,7 +278,7 @@ impl Session {
             tool_revision: self.known.tool_revision(&call.name),
             traceparent: call.traceparent.clone().map(std::borrow::Cow::into_owned),
             policy: Arc::clone(&policy),
-            delivery,
+            policy_record: in_force.record.clone(),
             joined: None,
         };
         let flight = Flight {

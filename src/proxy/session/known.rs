@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::json;
 use crate::mcp::listing::read_listing;
+use crate::mcp::outcome::TaskHandle;
 
 /// What has been learned.
 #[derive(Clone, Debug, Default)]
@@ -24,7 +25,12 @@ pub struct Known {
     /// It changed since it was last asked for.
     pub is_news: bool,
     tools: HashMap<String, Tool>,
+    /// When the tasks were created that this upstream has been asked after.
+    tasks: HashMap<String, String>,
 }
+
+/// How many tasks are remembered; more are a caller's that asks after all it can think of.
+const TASKS_MAX: usize = 4096;
 
 #[derive(Clone, Debug)]
 struct Tool {
@@ -68,6 +74,22 @@ impl Known {
             self.protocol_version = Some(version.into_owned());
             self.is_news = true;
         }
+    }
+
+    /// Remembers which task this upstream means by an id.
+    pub(super) fn note_task(&mut self, task: &TaskHandle) {
+        let Some(created_at) = &task.created_at else {
+            return;
+        };
+        if self.tasks.len() >= TASKS_MAX {
+            self.tasks.clear();
+        }
+        self.tasks.insert(task.task_id.clone(), created_at.clone());
+    }
+
+    /// Returns when the task was created that this upstream means by an id, if it has said so.
+    pub(super) fn task_created_at(&self, task_id: &str) -> Option<String> {
+        self.tasks.get(task_id).cloned()
     }
 
     /// Reads a page of the tools' list. The first page replaces what was known.

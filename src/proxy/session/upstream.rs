@@ -248,6 +248,7 @@ impl Session {
             }
             (PassingKind::TaskGet, Raw::Result(result)) => {
                 if let Some(task) = read_task(result) {
+                    self.known.note_task(&task.handle);
                     self.see_task(&task);
                 }
             }
@@ -260,7 +261,7 @@ impl Session {
                 };
                 let op = Op::TaskEnd {
                     task_id: task_id.clone(),
-                    created_at: None,
+                    created_at: self.known.task_created_at(task_id),
                     answer: task_answer(status, is_error, raw),
                 };
                 self.ops.push((super::Asked::Nobody, op));

@@ -90,7 +90,17 @@ fn sound() -> Vec<Vec<Step>> {
     reopened.is_reopened = true;
     let mut tool_error = with(step(1, 1, 0, None), Status::Completed);
     tool_error.outcome.as_mut().unwrap().is_error = true;
+    let mut fenced = step(1, 1, 0, None);
+    fenced.is_fenced = true;
+    let mut void_after = step(2, 1, 0, Some(1));
+    void_after.is_voided = true;
     vec![
+        vec![fenced.clone(), step(2, 1, 0, Some(1))],
+        vec![
+            fenced.clone(),
+            with(step(2, 1, 0, Some(1)), Status::Completed),
+        ],
+        vec![fenced, void_after, step(3, 2, 0, Some(2))],
         vec![step(1, 1, 0, None)],
         vec![with(step(1, 1, 0, None), Status::Completed)],
         vec![with(step(1, 1, 0, None), Status::Failed)],
@@ -237,6 +247,10 @@ fn the_chain_is_whole_its_own_and_rises() {
     strange.seq = Seq(8);
     let steps = vec![failed.clone(), strange];
     assert_eq!(kinds(&sealed(row(&steps), steps)), [FaultKind::Attempt]);
+
+    // Nobody was fenced, so the same attempt can't stand under two fences.
+    let steps = vec![failed.clone(), step(6, 1, 0, Some(5))];
+    assert!(kinds(&sealed(row(&steps), steps)).contains(&FaultKind::Attempt));
 
     let steps = vec![failed, step(6, 3, 0, Some(5))];
     let found = kinds(&sealed(row(&steps), steps));
