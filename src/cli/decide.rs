@@ -16,7 +16,7 @@ use super::output::{Output, SCHEMA_VERSION, Tone};
 use super::reading;
 use super::settings::{self, Env};
 use super::values;
-use crate::guard::{Admission, AdmissionVerdict, Call, Identified, CallKey, Why};
+use crate::guard::{Admission, AdmissionVerdict, Call, CallKey, Identified, Why};
 use crate::journal::JournalError;
 use crate::json;
 use crate::proxy::books;
