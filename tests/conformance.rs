@@ -15,8 +15,11 @@ use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 /// How long one run of the suite may take, on a machine that does much else.
@@ -106,39 +109,32 @@ impl Suite {
         command: &[PathBuf],
         out: &Path,
     ) -> BTreeMap<String, Vec<(String, String)>> {
-        let mut bridge = Ended(
-            Command::new(self.node())
-                .arg(self.root.join("bridge.js"))
-                .args(command)
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap(),
-        );
+        let mut bridge = Command::new(self.node())
+            .arg(self.root.join("bridge.js"))
+            .args(command)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let said = bridge.stdout.take().unwrap();
+        let _bridge = Bridge(Some(bridge));
         let mut port = String::new();
-        let said = bridge.0.stdout.take().unwrap();
         BufReader::new(said).read_line(&mut port).unwrap();
         let url = format!("http://127.0.0.1:{}/mcp", port.trim());
         let program = "node_modules/@modelcontextprotocol/conformance/dist/index.js";
-        let mut suite = Ended(
-            Command::new(self.node())
-                .arg(self.root.join(program))
-                .args(["server", "--suite", "all", "--url", &url])
-                .args(["--spec-version", version, "-o"])
-                .arg(out)
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap(),
-        );
-        let started = Instant::now();
+        let suite = Command::new(self.node())
+            .arg(self.root.join(program))
+            .args(["server", "--suite", "all", "--url", &url])
+            .args(["--spec-version", version, "-o"])
+            .arg(out)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
         // Its code tells of failures, which are looked at one by one.
-        while suite.0.try_wait().unwrap().is_none() {
-            assert!(started.elapsed() < SUITE_MAX, "the suite hangs");
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        assert!(ends_within(suite, SUITE_MAX), "the suite hangs");
         fs::read_dir(out)
             .unwrap()
             .map(|entry| checks_in(&entry.unwrap().path()))
@@ -146,23 +142,31 @@ impl Suite {
     }
 }
 
-/// A process that ends with its test.
-struct Ended(Child);
+/// The bridge, which ends with its input, and its upstreams with it.
+struct Bridge(Option<Child>);
 
-impl Drop for Ended {
+impl Drop for Bridge {
     fn drop(&mut self) {
-        // The bridge ends with its input, and its upstreams with it.
-        drop(self.0.stdin.take());
-        let started = Instant::now();
-        while started.elapsed() < Duration::from_secs(3) {
-            if !matches!(self.0.try_wait(), Ok(None)) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
+        if let Some(mut bridge) = self.0.take() {
+            drop(bridge.stdin.take());
+            ends_within(bridge, Duration::from_secs(3));
         }
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
+}
+
+/// Waits for a process's end, and ends it if it takes longer than `limit`.
+fn ends_within(mut process: Child, limit: Duration) -> bool {
+    let pid = Pid::from_raw(process.id().try_into().unwrap());
+    let (ended, end) = channel();
+    std::thread::spawn(move || {
+        let _ = process.wait();
+        let _ = ended.send(());
+    });
+    let is_over = end.recv_timeout(limit).is_ok();
+    if !is_over {
+        let _ = kill(pid, Signal::SIGKILL);
+    }
+    is_over
 }
 
 /// Reads what one scenario found: its name, and its checks' names and results in order.
