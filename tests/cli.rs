@@ -89,6 +89,7 @@ fn help_texts() {
         "delivered",
         "decide",
         "fork",
+        "tail",
         "verify",
         "export",
         "gc",

@@ -3,6 +3,8 @@
 //! Asks the guard itself, in a transaction that is dropped, so that the answer can't differ from
 //! what a proxy does.
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -13,21 +15,19 @@ use super::error::{CliError, Kind};
 use super::exit::Exit;
 use super::hand;
 use super::output::{Output, SCHEMA_VERSION, Tone};
+use super::proxy_args::{self, OnDivergence};
 use super::reading;
 use super::settings::{self, Env};
 use super::values;
-use crate::guard::{Admission, AdmissionVerdict, Call, CallKey, Identified, Why};
+use crate::guard::{Admission, AdmissionVerdict, Call, CallKey, Identified, Options, Why};
 use crate::journal::JournalError;
 use crate::json;
 use crate::proxy::books;
 use crate::rules::decide::{Decision, Letter, ROWS};
 use crate::rules::entry::Entry;
 use crate::rules::ids::{SEQ_MAX, Seq, WorkflowId};
-use crate::rules::policy::Policy;
+use crate::rules::policy::{self, derive_key};
 use crate::rules::signature::{Signature, signature};
-
-/// How long a caller waits for a call whose own caller gave up.
-const JOIN_MAX: Duration = Duration::from_secs(30);
 
 /// How long a journal that others write to is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -58,9 +58,34 @@ pub(super) struct DecideArgs {
     #[arg(long, value_name = "ID", value_parser = values::parse_id)]
     workflow_id: Option<String>,
 
+    /// The proxy's policy file [env: CHECKPOINT_POLICY]
+    #[arg(long, value_name = "FILE", value_parser = proxy_args::path(), help_heading = PROXY)]
+    policy: Option<PathBuf>,
+
+    /// The proxy's run [env: CHECKPOINT_RUN_ID] [default: the workflow]
+    #[arg(long, value_name = "ID", help_heading = PROXY)]
+    run_id: Option<String>,
+
+    /// The proxy's conversation [env: CHECKPOINT_THREAD_ID] [default: none]
+    #[arg(long, value_name = "ID", help_heading = PROXY)]
+    thread_id: Option<String>,
+
+    /// What the proxy does about a divergence
+    #[arg(
+        long,
+        value_name = "strict|fork",
+        value_enum,
+        default_value = "strict",
+        hide_possible_values = true,
+        help_heading = PROXY
+    )]
+    on_divergence: OnDivergence,
+
     #[command(flatten)]
     journal: JournalArgs,
 }
+
+const PROXY: &str = "Flags of the proxy that change decisions";
 
 pub(super) fn run(args: &DecideArgs, env: Env<'_>) -> Result<Exit, CliError> {
     let path = settings::journal_required(args.journal.journal.clone(), env)?;
@@ -72,11 +97,40 @@ pub(super) fn run(args: &DecideArgs, env: Env<'_>) -> Result<Exit, CliError> {
         CliError::usage("--args can't be used")
             .because(format!("a member is there twice: {}", duplicate.pointer))
     })?;
+    let thread_id = settings::id(
+        "--thread-id <ID>",
+        args.thread_id.clone(),
+        "CHECKPOINT_THREAD_ID",
+        env,
+    )?;
+    let policies = settings::policies(args.policy.clone(), thread_id.is_some(), env)?;
+    let policy = policies.for_tool(&args.tool);
+    let output = Output::new(args.journal.color);
+    if !policy.is_journaled {
+        // The journal is not asked, whatever it holds.
+        return show(&Foreseen::relayed(&args.tool, signature), &output, args);
+    }
     let workflow = match settings::workflow_id(args.workflow_id.clone(), env)? {
         Some(workflow) => WorkflowId(workflow),
         None => reading::open(&path)?
             .usual_workflow()
             .map_err(reading::unusable)?,
+    };
+    let given = args.key.clone().map(|text| CallKey {
+        text,
+        is_derived: false,
+    });
+    let key = match given {
+        Some(key) => Some(key),
+        None => derive_key(policy, arguments.as_deref(), &signature, None)
+            .map_err(|invalid| {
+                CliError::new(Kind::Failure, "the call would be refused: invalid_key")
+                    .because(invalid)
+            })?
+            .map(|text| CallKey {
+                text,
+                is_derived: true,
+            }),
     };
     let call = Call {
         tool: args.tool.clone(),
@@ -84,22 +138,33 @@ pub(super) fn run(args: &DecideArgs, env: Env<'_>) -> Result<Exit, CliError> {
         arguments: arguments.map(Into::into),
         workflow: None,
         seq: args.seq.map(Seq),
-        key: args.key.clone().map(|text| CallKey {
-            text,
-            is_derived: false,
-        }),
+        key,
         call_id: None,
         round: None,
         protocol_version: None,
         tool_revision: None,
         traceparent: None,
-        policy: Policy::default().into(),
+        policy: Arc::clone(policy),
         policy_record: None,
         joined: None,
     };
     let journal = reading::journal_path(&path)?;
-    let mut guard =
-        books::open_to_foresee(&journal, Some(workflow), JOIN_MAX).map_err(reading::unusable)?;
+    let options = Options {
+        workflow: Some(workflow),
+        run_id: settings::id(
+            "--run-id <ID>",
+            args.run_id.clone(),
+            "CHECKPOINT_RUN_ID",
+            env,
+        )?,
+        thread_id,
+        on_divergence: match args.on_divergence {
+            OnDivergence::Strict => policy::OnDivergence::Strict,
+            OnDivergence::Fork => policy::OnDivergence::Fork,
+        },
+        ..Options::default()
+    };
+    let mut guard = books::open_to_foresee(&journal, options).map_err(reading::unusable)?;
     let start = Instant::now();
     let admission = loop {
         match guard.foresee(&call, books::now()) {
@@ -115,10 +180,16 @@ pub(super) fn run(args: &DecideArgs, env: Env<'_>) -> Result<Exit, CliError> {
             Ok(admission) => break admission,
         }
     };
-    let foreseen = Foreseen::new(&args.tool, signature, &admission);
-    let output = Output::new(args.journal.color);
+    show(
+        &Foreseen::new(&args.tool, signature, &admission),
+        &output,
+        args,
+    )
+}
+
+fn show(foreseen: &Foreseen, output: &Output, args: &DecideArgs) -> Result<Exit, CliError> {
     if args.journal.json {
-        output.json(&foreseen)?;
+        output.json(foreseen)?;
     } else {
         let look = output.look();
         let head = look.paint(&foreseen.would.to_uppercase(), foreseen.tone().style());
@@ -143,7 +214,7 @@ fn arguments(given: &[u8]) -> Result<Vec<u8>, CliError> {
 #[derive(Debug, Serialize)]
 struct Foreseen {
     schema_version: u32,
-    /// `run`, `replay`, `join` or `refuse`.
+    /// `run`, `replay`, `join`, `refuse`, or `relay`: without an entry, as its policy says.
     would: &'static str,
     /// The kind of the refusal; `null` where there is none.
     refusal: Option<&'static str>,
@@ -171,18 +242,33 @@ struct Foreseen {
 }
 
 impl Foreseen {
-    fn new(tool: &str, signature: Signature, admission: &Admission) -> Self {
-        let of_entry = |entry: Option<&Entry>| entry.map(|entry| entry.status.name());
-        let mut foreseen = Self {
+    /// A call whose policy says that it is not journaled.
+    fn relayed(tool: &str, signature: Signature) -> Self {
+        Self {
             schema_version: SCHEMA_VERSION,
-            would: "run",
+            would: "relay",
             refusal: None,
             letter: String::new(),
             row: "",
-            workflow_id: admission.workflow.0.clone(),
-            branch: admission.branch,
+            workflow_id: String::new(),
+            branch: 0,
             seq: None,
             tool: tool.to_owned(),
+            identified: "policy",
+            attempt: None,
+            status: None,
+            diff: Vec::new(),
+            reason: None,
+            signature: signature.to_string(),
+        }
+    }
+
+    fn new(tool: &str, signature: Signature, admission: &Admission) -> Self {
+        let of_entry = |entry: Option<&Entry>| entry.map(|entry| entry.status.name());
+        let mut foreseen = Self {
+            would: "run",
+            workflow_id: admission.workflow.0.clone(),
+            branch: admission.branch,
             identified: match admission.identified {
                 Identified::Seq => "seq",
                 Identified::Key => "key",
@@ -191,11 +277,7 @@ impl Foreseen {
                 Identified::Guard => "guard",
                 Identified::New => "new",
             },
-            attempt: None,
-            status: None,
-            diff: Vec::new(),
-            reason: None,
-            signature: signature.to_string(),
+            ..Self::relayed(tool, signature)
         };
         let letter = match &admission.verdict {
             AdmissionVerdict::Run(ticket, letter) => {
@@ -240,6 +322,9 @@ impl Foreseen {
 
     fn render(&self) -> String {
         use super::escape::escape;
+        if self.would == "relay" {
+            return "it would be relayed without an entry, as its policy says\n".to_owned();
+        }
         let what = match (self.would, self.refusal) {
             ("run", _) => match self.attempt {
                 Some(attempt @ 2..) => format!("it would run, as attempt {attempt}"),
@@ -274,26 +359,25 @@ impl Foreseen {
     }
 }
 
-/// Returns the kind with which a decision is refused (contract, section 8).
+/// Returns the kind with which a call is refused (contract, section 8).
 const fn refusal(why: Why) -> &'static str {
-    let decision = match why {
-        Why::Table(decision) => decision,
-        Why::LimitReached => return "limit_reached",
-        Why::StaleGeneration => return "stale_generation",
-    };
-    match decision {
-        Decision::Diverge | Decision::Fork => "divergence",
-        Decision::InFlight => "in_flight",
-        Decision::InDoubt => "in_doubt",
-        Decision::Abandon => "abandoned",
-        Decision::Deny => "denied",
-        Decision::Expired => "result_expired",
-        Decision::Quarantine
-        | Decision::Proceed
-        | Decision::Replay
-        | Decision::Join
-        | Decision::Retry
-        | Decision::NextRound => "quarantined",
+    match why {
+        Why::LimitReached => "limit_reached",
+        Why::StaleGeneration => "stale_generation",
+        Why::Table(decision) => match decision {
+            Decision::Diverge | Decision::Fork => "divergence",
+            Decision::InFlight => "in_flight",
+            Decision::InDoubt => "in_doubt",
+            Decision::Abandon => "abandoned",
+            Decision::Deny => "denied",
+            Decision::Expired => "result_expired",
+            Decision::Quarantine
+            | Decision::Proceed
+            | Decision::Replay
+            | Decision::Join
+            | Decision::Retry
+            | Decision::NextRound => "quarantined",
+        },
     }
 }
 

@@ -381,14 +381,14 @@ impl Reports {
             .entries
             .windows(2)
             .any(|pair| pair[0].workflow_id != pair[1].workflow_id);
-        let mut names = vec![("SEQ", true, false), ("TOOL", false, true)];
+        let mut names = vec![("SEQ", true, false), ("TOOL", false, false)];
         if has_workflows {
-            names.insert(0, ("WORKFLOW", false, true));
+            names.insert(0, ("WORKFLOW", false, false));
         }
         names.extend([
             ("", false, false),
             ("STATUS", false, false),
-            ("WHAT", false, true),
+            ("WHAT", false, false),
         ]);
         let columns: Vec<Column> = names
             .into_iter()
@@ -427,7 +427,12 @@ impl Reports {
             .collect();
         let mut text = String::new();
         if !rows.is_empty() {
-            text = table(&columns, &rows, look);
+            // Why something was refused must not be cut, however narrow the terminal is.
+            let uncut = Look {
+                width: None,
+                ..*look
+            };
+            text = table(&columns, &rows, &uncut);
         }
         let counts = &self.counts;
         let parts: Vec<String> = [

@@ -420,7 +420,7 @@ fn render(listing: &Listing, look: &Look, now: Time) -> String {
     text.push('\n');
     for fork in listing.forks.iter().take(FORKS_SHOWN_MAX) {
         text.push_str(&escape(&format!(
-            "{} branch {} was forked from {}, and shares what is before",
+            "{} branch {} was forked from {}, and shares what is before that",
             fork.workflow_id,
             fork.branch,
             fork.forked_from.words()

@@ -39,6 +39,7 @@ mod resolve;
 mod run;
 pub mod settings;
 mod show;
+mod tail;
 mod target;
 mod targets;
 pub mod values;
@@ -103,6 +104,7 @@ enum Command {
     Delivered(delivered::DeliveredArgs),
     Decide(decide::DecideArgs),
     Fork(fork::ForkArgs),
+    Tail(tail::TailArgs),
     Verify(verify::VerifyArgs),
     Export(export::ExportArgs),
     Gc(gc::GcArgs),
@@ -189,6 +191,7 @@ fn dispatch(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<Ex
         Some(Command::Delivered(args)) => delivered::run(&args, env),
         Some(Command::Decide(args)) => decide::run(&args, env),
         Some(Command::Fork(args)) => fork::run(&args, env),
+        Some(Command::Tail(args)) => tail::run(&args, env),
         Some(Command::Verify(args)) => verify::run(&args, env),
         Some(Command::Export(args)) => export::run(&args, env),
         Some(Command::Gc(args)) => gc::run(&args, env),

@@ -168,7 +168,11 @@ fn refuse_without_journal(args: &ProxyArgs, env: Env<'_>) -> Result<(), CliError
 }
 
 /// Reads and checks the policy file, where there is one.
-fn policies(flag: Option<PathBuf>, has_thread: bool, env: Env<'_>) -> Result<PolicySet, CliError> {
+pub(super) fn policies(
+    flag: Option<PathBuf>,
+    has_thread: bool,
+    env: Env<'_>,
+) -> Result<PolicySet, CliError> {
     let thread = if has_thread {
         ThreadId::Given
     } else {
@@ -218,7 +222,7 @@ pub fn workflow_id(flag: Option<String>, env: Env<'_>) -> Result<Option<String>,
     id("--workflow-id <ID>", flag, "CHECKPOINT_WORKFLOW_ID", env)
 }
 
-fn id(
+pub(super) fn id(
     flag: &'static str,
     value: Option<String>,
     variable: &'static str,

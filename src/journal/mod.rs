@@ -16,6 +16,7 @@ pub mod connection;
 pub mod filesystem;
 #[cfg(test)]
 pub(crate) mod fixture;
+pub mod follow;
 pub(crate) mod header;
 pub mod key;
 pub mod locks;

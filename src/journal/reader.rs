@@ -497,11 +497,11 @@ impl Reader {
         })
     }
 
-    fn db(&self) -> &Connection {
+    pub(super) fn db(&self) -> &Connection {
         &self.opened.connection
     }
 
-    fn refuse(&self, error: rusqlite::Error) -> CannotUse {
+    pub(super) fn refuse(&self, error: rusqlite::Error) -> CannotUse {
         CannotUse::sqlite("read", self.path.as_path(), error)
     }
 
@@ -510,14 +510,38 @@ impl Reader {
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, CannotUse>,
     ) -> Result<T, CannotUse> {
+        self.begin_snapshot()?;
+        let result = read(self);
+        self.end_snapshot()?;
+        result
+    }
+
+    /// Asks which of the sessions that have calls open are live, and begins a snapshot.
+    pub(super) fn begin_snapshot(&mut self) -> Result<(), CannotUse> {
         // Who was live may have ended since; who was gone stays gone.
         self.live.retain(|_, is_live| !*is_live);
-        self.begin()?;
-        let result = read(self);
-        let ended = self.db().execute_batch("ROLLBACK");
-        let value = result?;
-        ended.map_err(|error| self.refuse(error))?;
-        Ok(value)
+        self.begin()
+    }
+
+    pub(super) fn end_snapshot(&self) -> Result<(), CannotUse> {
+        self.execute("ROLLBACK")
+    }
+
+    /// Returns whether a session with a PENDING entry was live when the snapshot was begun.
+    pub(super) fn was_live(&self, session: SessionId) -> bool {
+        self.live.get(&session).copied().unwrap_or(true)
+    }
+
+    /// Checks that the journal is still the file in its place.
+    pub(super) fn check_place(&self) -> Result<(), CannotUse> {
+        self.opened.watch.check()
+    }
+
+    /// Returns a number that changes whenever another process commits.
+    pub(super) fn data_version(&self) -> Result<i64, CannotUse> {
+        self.db()
+            .query_row("PRAGMA data_version", (), |row| row.get(0))
+            .map_err(|error| self.refuse(error))
     }
 
     fn begin(&mut self) -> Result<(), CannotUse> {
@@ -597,16 +621,11 @@ impl Reader {
                         .collect::<rusqlite::Result<Vec<u64>>>()
                 })
                 .map_err(|error| self.refuse(error))?;
-            branches.extend(orphans.into_iter().map(|id| {
-                let place = Place {
-                    id: BranchId(id),
-                    workflow: WorkflowId(String::new()),
-                    branch: u32::try_from(id).unwrap_or(u32::MAX),
-                    is_default: false,
-                    parent: None,
-                };
-                (BranchId(id), place)
-            }));
+            branches.extend(
+                orphans
+                    .into_iter()
+                    .map(|id| (BranchId(id), orphan(BranchId(id)))),
+            );
         }
         Ok(branches)
     }
@@ -642,6 +661,11 @@ impl Reader {
                     .collect::<rusqlite::Result<Vec<_>>>()
             })
             .map_err(|error| self.refuse(error))
+    }
+
+    /// Returns where a branch stands, also where its row is missing.
+    pub(super) fn place_or_orphan(&self, branch: BranchId) -> Result<Place, CannotUse> {
+        Ok(self.place_of(branch)?.unwrap_or_else(|| orphan(branch)))
     }
 
     fn place_of(&self, branch: BranchId) -> Result<Option<Place>, CannotUse> {
@@ -717,12 +741,7 @@ impl Reader {
             Err(error) => return Found::Torn(torn(row, &error)),
         };
         let damage = self.damage(row, &stored);
-        let is_live = stored.entry.status == Status::Pending
-            && self
-                .live
-                .get(&stored.entry.session)
-                .copied()
-                .unwrap_or(true);
+        let is_live = stored.entry.status == Status::Pending && self.was_live(stored.entry.session);
         Found::Whole {
             entry: Box::new(stored.entry),
             damage,
@@ -972,6 +991,17 @@ fn read_line(row: &Row<'_>) -> rusqlite::Result<Line> {
     Ok((lossy(row, 0)?, parent))
 }
 
+/// Returns where a branch stands whose row is missing.
+fn orphan(branch: BranchId) -> Place {
+    Place {
+        id: branch,
+        workflow: WorkflowId(String::new()),
+        branch: u32::try_from(branch.0).unwrap_or(u32::MAX),
+        is_default: false,
+        parent: None,
+    }
+}
+
 fn read_attempt(row: &Row<'_>) -> rusqlite::Result<(AttemptRow, Option<Fence>)> {
     let attempt = AttemptRow {
         fence: Fence(lossy(row, 0)?),
@@ -1013,18 +1043,18 @@ fn torn(row: &Row<'_>, error: &rusqlite::Error) -> Torn {
 }
 
 /// Returns a number, or 0 where something else stands.
-fn lossy(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
+pub(super) fn lossy(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
     Ok(u64::try_from(lossy_signed(row, index)?).unwrap_or(0))
 }
 
-fn lossy_signed(row: &Row<'_>, index: usize) -> rusqlite::Result<i64> {
+pub(super) fn lossy_signed(row: &Row<'_>, index: usize) -> rusqlite::Result<i64> {
     Ok(match row.get_ref(index)? {
         ValueRef::Integer(number) => number,
         ValueRef::Null | ValueRef::Real(_) | ValueRef::Text(_) | ValueRef::Blob(_) => 0,
     })
 }
 
-fn lossy_text(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<String>> {
+pub(super) fn lossy_text(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<String>> {
     Ok(match row.get_ref(index)? {
         ValueRef::Text(bytes) | ValueRef::Blob(bytes) => {
             Some(String::from_utf8_lossy(bytes).into_owned())
@@ -1033,7 +1063,7 @@ fn lossy_text(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<String>> {
     })
 }
 
-fn signed(number: u64) -> i64 {
+pub(super) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 

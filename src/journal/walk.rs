@@ -430,7 +430,9 @@ impl Walk {
         &self,
         mut take: impl FnMut(BranchId, Seq),
     ) -> Result<(), JournalError> {
-        let mut before: Option<(String, String, String)> = None;
+        /// A key, its window, and the window's own name.
+        type Held = (String, String, String);
+        let mut before: Option<Held> = None;
         self.each(
             "SELECT branch_id, seq, key, window, window_id FROM entries INDEXED BY entries_key \
              WHERE key IS NOT NULL ORDER BY key, window, window_id, fence",
@@ -441,7 +443,7 @@ impl Walk {
                     (row.get(2)?, row.get(3)?, row.get(4)?),
                 ))
             },
-            |holder: Result<(BranchId, Seq, (String, String, String)), Torn>| {
+            |holder: Result<(BranchId, Seq, Held), Torn>| {
                 if let Ok((branch, seq, held)) = holder {
                     if before.as_ref() == Some(&held) {
                         take(branch, seq);

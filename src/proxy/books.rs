@@ -159,19 +159,13 @@ pub fn open_for_verdicts(path: &JournalPath) -> Result<Desk, CannotUse> {
 /// compared.
 pub fn open_to_foresee(
     path: &JournalPath,
-    workflow: Option<WorkflowId>,
-    join_max: Duration,
+    options: Options,
 ) -> Result<Guard<SqliteJournal, Onlooker>, CannotUse> {
     let Desk {
         mut journal, locks, ..
     } = open_for_verdicts(path)?;
     let key = signature_key(path, &mut journal, false)?;
-    let options = Options {
-        workflow,
-        key,
-        join_max,
-        ..Options::default()
-    };
+    let options = Options { key, ..options };
     Ok(Guard::new(
         journal,
         Onlooker(locks),

@@ -151,6 +151,35 @@ fn a_redacted_journal_is_compared_with_its_key() {
     );
 }
 
+/// The flags of the proxy that change decisions change what is foreseen.
+#[test]
+fn a_proxys_flags_count() {
+    let world = World::new();
+    let policy = "[tools.charge]\nkey = \"charge:{order_id}\"\nwindow = \"journal\"\n\
+                  [tools.\"read_*\"]\njournal = false\n\
+                  [tools.send_mail]\ndelivery = \"at-least-once\"\n";
+    fs::write(world.path("p.toml"), policy).unwrap();
+    let mut proxy = world.proxy().flags(["--policy", "p.toml"]).start();
+    assert_done(&proxy.call(&Call::charge(1)));
+    let mail = Call::new(2, "send_mail", json!({})).seq(2);
+    proxy.call(&mail.script(json!({"die": "after_effect"})));
+    assert_eq!(proxy.wait_code(), 69);
+    let charge = ["--tool", "charge", "--args", CHARGE];
+    assert_foreseen(&world, &charge, "run", None, 3);
+    let with = |words: &[&'static str]| [&charge[..], words].concat();
+    assert_foreseen(&world, &with(&["--policy", "p.toml"]), "replay", None, 1);
+    let relayed = foresee(&world, &["--tool", "read_x", "--policy", "p.toml"]);
+    assert_eq!(relayed["would"], "relay", "{relayed}");
+    let mail = ["--tool", "send_mail", "--seq", "2", "--policy", "p.toml"];
+    assert_foreseen(&world, &mail, "run", None, 2);
+    assert_eq!(foresee(&world, &mail)["attempt"], 2);
+    let other = ["--tool", "x", "--seq", "1"];
+    assert_foreseen(&world, &other, "refuse", Some("divergence"), 1);
+    let fork = [&other[..], &["--on-divergence", "fork"]].concat();
+    assert_foreseen(&world, &fork, "run", None, 1);
+    assert_eq!(world.effects().len(), 2);
+}
+
 #[test]
 fn what_can_not_be_asked_is_said() {
     let world = World::new();

@@ -24,6 +24,7 @@ mod desk_fork;
 mod desk_read;
 mod desk_reopen;
 mod desk_resolve;
+mod desk_tail;
 mod durability;
 mod ends;
 mod entry;

@@ -204,7 +204,7 @@ fn event_view(row: &EventRow, attempts: &[AttemptRow]) -> EventView {
 }
 
 /// Returns the members of that name as `name value`, a lone `kind` or `reason` as its value.
-fn words(detail: &Value, names: &[&str]) -> String {
+pub(in crate::cli) fn words(detail: &Value, names: &[&str]) -> String {
     let mut parts = Vec::new();
     for name in names {
         let value = match &detail[*name] {
