@@ -1,5 +1,6 @@
 //! The official conformance suite, against an upstream alone and against the same one behind the
-//! proxy: it must not be able to tell them apart.
+//! proxy: it must not be able to tell them apart. And a client of the TypeScript SDK that goes
+//! through the rounds of that upstream's tools by itself.
 //!
 //! The suite speaks HTTP only, so `fixtures/peers/conformance/bridge.js` stands between. What is
 //! compared are the checks' names and results, scenario by scenario; what fails alike in both is
@@ -15,8 +16,11 @@ use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 /// How long one run of the suite may take, on a machine that does much else.
@@ -41,15 +45,81 @@ fn the_suite_of_2026_07_28_sees_no_difference() {
     no_difference("2026-07-28", 35);
 }
 
+/// Contract, section 7: the SDK continues its calls as it likes, under the same `checkpoint_seq`.
+#[test]
+fn an_sdk_client_goes_through_rounds_and_is_asked_nothing_twice() {
+    let Some(suite) = install() else { return };
+    for era in ["2026-07-28", "legacy"] {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = folder.path().join("run.db");
+        let alone = suite.rounds(era, 0, &suite.upstream());
+        let behind = suite.behind(&journal);
+        assert_eq!(suite.rounds(era, 0, &behind), alone, "{era}");
+        let results: Vec<&str> = alone
+            .lines()
+            .filter(|said| said.contains("result"))
+            .collect();
+        assert_eq!(results.len(), 4, "{alone}");
+        let again = suite.rounds(era, 0, &behind);
+        assert_eq!(again.lines().collect::<Vec<_>>(), results, "{era}");
+        assert_eq!(statuses(&journal), ["COMPLETED"; 4], "{era}");
+    }
+}
+
+/// MCP 2026-07-28: a question stands over a crash, so what ran before it does not run again.
+#[test]
+fn an_sdk_client_that_is_killed_between_rounds_goes_on_where_it_was() {
+    let Some(suite) = install() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let journal = folder.path().join("run.db");
+    let behind = suite.behind(&journal);
+    let run = |die| suite.rounds("2026-07-28", die, &behind);
+    let asked = |kinds: &[&str]| -> String {
+        kinds
+            .iter()
+            .map(|kind| format!("{{\"asked\":\"{kind}\"}}\n"))
+            .collect()
+    };
+    // Killed at its second question, then at its third; each run starts over from the first call.
+    assert_eq!(run(2), asked(&["name", "colour"]));
+    assert_eq!(statuses(&journal), ["INPUT_REQUIRED"]);
+    let done = "{\"result\":\"both steps are done\"}\n";
+    assert_eq!(
+        run(3),
+        asked(&["colour"]) + done + &asked(&["name", "sampling"])
+    );
+    assert_eq!(statuses(&journal), ["COMPLETED", "INPUT_REQUIRED"]);
+    let rest = run(0);
+    assert!(rest.starts_with(&(done.to_owned() + &asked(&["name", "sampling", "roots"]))));
+    assert_eq!(statuses(&journal), ["COMPLETED"; 4]);
+    assert!(!run(0).contains("asked"));
+}
+
+/// Returns the entries' statuses, in the order of their seqs.
+fn statuses(journal: &Path) -> Vec<String> {
+    let mut entries = entries(journal);
+    entries.sort_by_key(|entry| entry["seq"].as_u64());
+    let status = |entry: &Value| entry["status"].as_str().unwrap().to_owned();
+    entries.iter().map(status).collect()
+}
+
+fn entries(journal: &Path) -> Vec<Value> {
+    let listing = Command::new(env!("CARGO_BIN_EXE_checkpoint"))
+        .args(["ls", "--json", "--limit", "0", "--journal"])
+        .arg(journal)
+        .output()
+        .unwrap();
+    let listing: Value = serde_json::from_slice(&listing.stdout).unwrap();
+    listing["entries"].as_array().unwrap().clone()
+}
+
 /// Runs the suite against the upstream and against it behind the proxy, at the same time.
 fn no_difference(version: &str, scenarios_min: usize) {
     let Some(suite) = install() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let upstream = [suite.node(), suite.root.join("upstream.js")];
+    let upstream = suite.upstream();
     let journal = folder.path().join("run.db");
-    let mut proxied: Vec<PathBuf> = vec![env!("CARGO_BIN_EXE_checkpoint").into()];
-    proxied.extend(["--journal".into(), journal.clone(), "--".into()]);
-    proxied.extend(upstream.iter().cloned());
+    let proxied = suite.behind(&journal);
     let (alone, behind) = std::thread::scope(|scope| {
         let alone = scope.spawn(|| suite.run(version, &upstream, &folder.path().join("alone")));
         let behind = scope.spawn(|| suite.run(version, &proxied, &folder.path().join("behind")));
@@ -67,17 +137,11 @@ fn no_difference(version: &str, scenarios_min: usize) {
     }
     assert_eq!(alone.len(), behind.len(), "{version}");
     // All of it was journaled, and nothing is left in doubt.
-    let listing = Command::new(env!("CARGO_BIN_EXE_checkpoint"))
-        .args(["ls", "--json", "--limit", "0", "--journal"])
-        .arg(&journal)
-        .output()
-        .unwrap();
-    let listing: Value = serde_json::from_slice(&listing.stdout).unwrap();
-    let entries = listing["entries"].as_array().unwrap();
+    let entries = entries(&journal);
     assert!(entries.len() >= 10, "{} entries", entries.len());
     assert!(
         entries.iter().all(|entry| entry["status"] != "PENDING"),
-        "{listing}"
+        "{entries:?}"
     );
 }
 
@@ -99,6 +163,33 @@ impl Suite {
         if own.exists() { own } else { "node".into() }
     }
 
+    fn upstream(&self) -> Vec<PathBuf> {
+        vec![self.node(), self.root.join("upstream.js")]
+    }
+
+    /// The upstream behind the proxy.
+    fn behind(&self, journal: &Path) -> Vec<PathBuf> {
+        let mut words: Vec<PathBuf> = vec![env!("CARGO_BIN_EXE_checkpoint").into()];
+        words.extend(["--journal".into(), journal.into(), "--".into()]);
+        words.extend(self.upstream());
+        words
+    }
+
+    /// Runs the client that goes through rounds, and returns what it says; it is killed when it is
+    /// asked its `die`th question.
+    fn rounds(&self, era: &str, die: u32, command: &[PathBuf]) -> String {
+        let output = Command::new(self.node())
+            .arg(self.root.join("rounds.js"))
+            .args([era, &die.to_string()])
+            .args(command)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.success(), die == 0, "{said}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
     /// Runs all scenarios against one command; returns their checks by scenario.
     fn run(
         &self,
@@ -106,39 +197,32 @@ impl Suite {
         command: &[PathBuf],
         out: &Path,
     ) -> BTreeMap<String, Vec<(String, String)>> {
-        let mut bridge = Ended(
-            Command::new(self.node())
-                .arg(self.root.join("bridge.js"))
-                .args(command)
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap(),
-        );
+        let mut bridge = Command::new(self.node())
+            .arg(self.root.join("bridge.js"))
+            .args(command)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let said = bridge.stdout.take().unwrap();
+        let _bridge = Bridge(Some(bridge));
         let mut port = String::new();
-        let said = bridge.0.stdout.take().unwrap();
         BufReader::new(said).read_line(&mut port).unwrap();
         let url = format!("http://127.0.0.1:{}/mcp", port.trim());
         let program = "node_modules/@modelcontextprotocol/conformance/dist/index.js";
-        let mut suite = Ended(
-            Command::new(self.node())
-                .arg(self.root.join(program))
-                .args(["server", "--suite", "all", "--url", &url])
-                .args(["--spec-version", version, "-o"])
-                .arg(out)
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap(),
-        );
-        let started = Instant::now();
+        let suite = Command::new(self.node())
+            .arg(self.root.join(program))
+            .args(["server", "--suite", "all", "--url", &url])
+            .args(["--spec-version", version, "-o"])
+            .arg(out)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
         // Its code tells of failures, which are looked at one by one.
-        while suite.0.try_wait().unwrap().is_none() {
-            assert!(started.elapsed() < SUITE_MAX, "the suite hangs");
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        assert!(ends_within(suite, SUITE_MAX), "the suite hangs");
         fs::read_dir(out)
             .unwrap()
             .map(|entry| checks_in(&entry.unwrap().path()))
@@ -146,23 +230,31 @@ impl Suite {
     }
 }
 
-/// A process that ends with its test.
-struct Ended(Child);
+/// The bridge, which ends with its input, and its upstreams with it.
+struct Bridge(Option<Child>);
 
-impl Drop for Ended {
+impl Drop for Bridge {
     fn drop(&mut self) {
-        // The bridge ends with its input, and its upstreams with it.
-        drop(self.0.stdin.take());
-        let started = Instant::now();
-        while started.elapsed() < Duration::from_secs(3) {
-            if !matches!(self.0.try_wait(), Ok(None)) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
+        if let Some(mut bridge) = self.0.take() {
+            drop(bridge.stdin.take());
+            ends_within(bridge, Duration::from_secs(3));
         }
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
+}
+
+/// Waits for a process's end, and ends it if it takes longer than `limit`.
+fn ends_within(mut process: Child, limit: Duration) -> bool {
+    let pid = Pid::from_raw(process.id().try_into().unwrap());
+    let (ended, end) = channel();
+    std::thread::spawn(move || {
+        let _ = process.wait();
+        let _ = ended.send(());
+    });
+    let is_over = end.recv_timeout(limit).is_ok();
+    if !is_over {
+        let _ = kill(pid, Signal::SIGKILL);
+    }
+    is_over
 }
 
 /// Reads what one scenario found: its name, and its checks' names and results in order.
@@ -202,8 +294,9 @@ fn install() -> Option<Suite> {
     // Two tests, or two runs of all tests, must not install at the same time.
     let lock = File::create(root.join(".lock")).unwrap();
     lock.lock().unwrap();
-    for name in ["upstream.js", "bridge.js"] {
-        let aside = root.join(format!("{name}.{}", std::process::id()));
+    for name in ["upstream.js", "bridge.js", "rounds.js"] {
+        // Moved into place, as another test may be reading the old one.
+        let aside = root.join(format!("{name}.new"));
         fs::copy(from.join(name), &aside).unwrap();
         fs::rename(&aside, root.join(name)).unwrap();
     }
