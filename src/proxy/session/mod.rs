@@ -34,6 +34,7 @@ use crate::mcp::frame::{IdKey, RawId};
 use crate::rules::ids::Fence;
 use crate::rules::policy::Policy;
 use crate::rules::signature::Signature;
+use crate::seeded::{self, Bug};
 
 /// In which shape a refusal reaches the client (contract, section 3, `--refusals`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,6 +140,8 @@ struct Flight {
     /// The stateless revision's shapes are legal for it.
     is_stateless: bool,
     stage: Stage,
+    /// The number under which the journal is being asked about it.
+    asked: Option<u64>,
     /// The client has cancelled it: it gets no answer.
     is_cancelled: bool,
     /// It has been answered by us: what comes is journaled and not forwarded.
@@ -153,7 +156,8 @@ impl Flight {
     }
 
     fn waits(&self) -> bool {
-        !self.is_cancelled && !self.is_answered
+        let is_cancelled = self.is_cancelled && !seeded::has(Bug::CancelledCallAnswered);
+        !is_cancelled && !self.is_answered
     }
 }
 
@@ -185,7 +189,9 @@ enum PassingKind {
 /// An op on its way through the journal, with who asked for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Asked {
-    Admission(IdKey),
+    /// A call, and the number of the asking: what answers an earlier one, or a call that had the
+    /// id before, is not this call's.
+    Admission(IdKey, u64),
     Settlement(IdKey),
     Nobody,
 }
@@ -204,6 +210,8 @@ pub struct Session {
     ops: Vec<(Asked, Op)>,
     /// The batch that the journal has.
     asked: Vec<Asked>,
+    /// How often the journal has been asked about a call.
+    askings: u64,
     /// Events that may wait for the next commit.
     lazy: Vec<Op>,
     lazy_since: Option<Instant>,
@@ -288,6 +296,7 @@ impl Session {
             down: queue::DownQueue::default(),
             ops: Vec::new(),
             asked: Vec::new(),
+            askings: 0,
             lazy: Vec::new(),
             lazy_since: None,
             undelivered: VecDeque::new(),
@@ -349,6 +358,9 @@ impl Session {
     /// Notes where in the stream to the client an answer ends.
     pub fn pushed_down(&mut self, ticket: Ticket, end: u64) {
         self.undelivered.push_back((end, ticket));
+        if seeded::has(Bug::DeliveryBeforeWritten) {
+            self.ops.push((Asked::Nobody, Op::Deliver(ticket)));
+        }
     }
 
     /// Notes how far the stream to the client has been written: answers up to there have been
@@ -417,6 +429,7 @@ impl Session {
             .map(|flight| &flight.id)
             .or_else(|| self.passing.get(&key).map(|request| &request.id));
         match holder {
+            Some(_) if seeded::has(Bug::DuplicateIdTaken) => Some(key),
             None => Some(key),
             Some(held) if held == id.as_bytes() => None,
             Some(_) => {
