@@ -1,7 +1,7 @@
 //! The command line: what the user asked for, in types, and what the user is told.
 //!
 //! `checkpoint` without a command runs the proxy; each other command is one file here (its `Args`
-//! with the help as doc comments, and `run`) and one variant of [`Command`]. Output goes through
+//! with the help as doc comments, and `run`) and one variant of `Command`. Output goes through
 //! `output.rs`, errors through `error.rs`, endings through `exit.rs`.
 //!
 //! Invariants: whatever can't be used is refused with code 2 before anything starts; data goes to
@@ -9,25 +9,42 @@
 //! `guard` and shows what it says.
 
 mod completions;
+mod confirm;
+mod decide;
+mod delivered;
 mod demo;
 pub mod detail;
+mod doctor;
 pub mod error;
 pub mod escape;
 pub mod exit;
+mod export;
 pub mod filter;
+mod fork;
+mod gc;
 #[cfg(test)]
 mod golden;
+mod hand;
 pub mod logging;
 mod ls;
 pub mod output;
+mod policy;
+mod policy_file;
 mod pretty;
+mod progress;
 mod proxy_args;
-mod reading;
+pub mod reading;
+mod reopen;
+mod resolve;
 mod run;
 pub mod settings;
 mod show;
+mod tail;
 mod target;
+mod targets;
 pub mod values;
+mod verdict_json;
+mod verify;
 pub mod view;
 
 use std::ffi::OsString;
@@ -82,7 +99,18 @@ const USAGE: &str = "checkpoint [OPTIONS] --upstream-cmd <CMD>
 enum Command {
     Ls(ls::LsArgs),
     Show(show::ShowArgs),
+    Resolve(resolve::ResolveArgs),
+    Reopen(reopen::ReopenArgs),
+    Delivered(delivered::DeliveredArgs),
+    Decide(decide::DecideArgs),
+    Fork(fork::ForkArgs),
+    Tail(tail::TailArgs),
+    Verify(verify::VerifyArgs),
+    Export(export::ExportArgs),
+    Gc(gc::GcArgs),
+    Doctor(doctor::DoctorArgs),
     Demo(demo::DemoArgs),
+    Policy(policy::PolicyArgs),
     Completions(completions::CompletionsArgs),
 }
 
@@ -116,7 +144,7 @@ struct LogArgs {
 /// Flags that every command about a journal takes.
 #[derive(Args, Debug)]
 struct JournalArgs {
-    /// Journal to read [env: CHECKPOINT_JOURNAL]
+    /// Journal [env: CHECKPOINT_JOURNAL]
     #[arg(long, value_name = "PATH", value_parser = proxy_args::path())]
     journal: Option<PathBuf>,
 
@@ -158,7 +186,18 @@ fn dispatch(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<Ex
     match cli.command {
         Some(Command::Ls(args)) => ls::run(&args, env),
         Some(Command::Show(args)) => show::run(&args, env),
+        Some(Command::Resolve(args)) => resolve::run(&args, env),
+        Some(Command::Reopen(args)) => reopen::run(&args, env),
+        Some(Command::Delivered(args)) => delivered::run(&args, env),
+        Some(Command::Decide(args)) => decide::run(&args, env),
+        Some(Command::Fork(args)) => fork::run(&args, env),
+        Some(Command::Tail(args)) => tail::run(&args, env),
+        Some(Command::Verify(args)) => verify::run(&args, env),
+        Some(Command::Export(args)) => export::run(&args, env),
+        Some(Command::Gc(args)) => gc::run(&args, env),
+        Some(Command::Doctor(args)) => doctor::run(&args, env),
         Some(Command::Demo(args)) => demo::run(&args, env),
+        Some(Command::Policy(args)) => policy::run(&args),
         Some(Command::Completions(args)) => completions::run(&args),
         None if cli.proxy.version.as_deref() == Some(PRINT_VERSION) => {
             let version = concat!("checkpoint ", env!("CARGO_PKG_VERSION"), "\n");

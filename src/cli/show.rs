@@ -31,7 +31,7 @@ pub(super) struct ShowArgs {
     #[arg(value_name = "SEQ", value_parser = clap::value_parser!(u64).range(1..=SEQ_MAX))]
     seq: u64,
 
-    /// Workflow of the entry [env: CHECKPOINT_WORKFLOW_ID] [default: the journal's own]
+    /// Workflow of the entry [env: CHECKPOINT_WORKFLOW_ID] [default: the journal's own, or its only one]
     #[arg(long, value_name = "ID", value_parser = values::parse_id)]
     workflow_id: Option<String>,
 
@@ -83,7 +83,7 @@ struct Document<'a> {
     protocol: Option<&'a str>,
     policy: Option<&'a str>,
     traceparent: Option<&'a str>,
-    forked_from: Option<&'a str>,
+    forked_from: Option<&'a reading::ForkView>,
     next: &'a [String],
 }
 
@@ -101,7 +101,7 @@ fn document<'a>(detail: &'a Detail, next: &'a [String]) -> Document<'a> {
         protocol: detail.protocol.as_deref(),
         policy: detail.policy.as_deref(),
         traceparent: detail.traceparent.as_deref(),
-        forked_from: detail.forked_from.as_deref(),
+        forked_from: detail.forked_from.as_ref(),
         next,
     }
 }

@@ -39,6 +39,8 @@ pub enum Settlement {
         ticket: Ticket,
         /// The plain signature, by which a further round may find it.
         signature: Signature,
+        /// Whoever finishes first settles the entry, also from an attempt that was taken over.
+        first_wins: bool,
         /// How.
         answer: Answer,
     },
@@ -88,8 +90,18 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             Err(JournalError::Unreadable(_)) => None,
             Err(error) => return Err(error),
         };
+        let first_wins = matches!(
+            settlement,
+            Settlement::Answered {
+                first_wins: true,
+                ..
+            }
+        );
         let owned = found.filter(|stored| {
-            (stored.entry.fence == ticket.fence || seeded::has(Bug::FenceNotCompared))
+            let is_ours = stored.entry.fence == ticket.fence
+                || first_wins
+                || seeded::has(Bug::FenceNotCompared);
+            is_ours
                 && stored.entry.status == Status::Pending
                 // A change would give what a bad disk made of the row a checksum that holds.
                 && self.holds(stored)

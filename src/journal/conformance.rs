@@ -5,8 +5,8 @@
 //! against.
 
 use super::{
-    Applied, Attempt, Durability, Event, Journal, Outcome, RoundKey, Session, TaskKey, Transaction,
-    Write,
+    Applied, Attempt, Durability, Event, Journal, Lease, Outcome, RoundKey, Session, TaskKey,
+    Transaction, Write,
 };
 use crate::rules::entry::{Entry, GaveUp, Provenance, Status, outcome_digest};
 use crate::rules::ids::{BranchId, Fence, HeldKey, Micros, Seq, SessionId, Window, WorkflowId};
@@ -20,7 +20,7 @@ use crate::rules::signature::{Scheme, Signature};
 ///
 /// A check fails.
 pub fn run<J: Journal>(mut make: impl FnMut() -> J) -> usize {
-    let checks: [fn(&mut J); 13] = [
+    let checks: [fn(&mut J); 16] = [
         a_commit_keeps_and_a_drop_forgets,
         a_workflow_is_made_once_with_its_first_branch,
         a_reservation_is_made_once,
@@ -33,7 +33,10 @@ pub fn run<J: Journal>(mut make: impl FnMut() -> J) -> usize {
         outcomes_come_back_as_they_were,
         large_payloads_come_back_as_they_were,
         questions_and_tasks_are_found_again,
+        a_branch_shares_what_is_before_it,
+        generations_and_leases_are_kept,
         events_are_appended_or_counted,
+        a_payload_is_dropped_and_what_it_is_told_by_stays,
     ];
     for check in checks {
         check(&mut make());
@@ -481,6 +484,67 @@ fn event(kind: &str) -> Event {
     }
 }
 
+fn a_branch_shares_what_is_before_it<J: Journal>(journal: &mut J) {
+    let first = workflow(journal);
+    let mut tx = tx(journal);
+    for seq in 1..=3 {
+        reserve(&mut tx, first, seq);
+    }
+    let number = tx.branch(first).expect("read").expect("there").workflow;
+    let fork = tx
+        .create_branch(number, (first, Seq(2)), Micros(5))
+        .expect("a branch is made");
+    assert_eq!((fork.number, fork.highest), (1, 1));
+    assert_eq!(fork.parent, Some((first, Seq(2))));
+    let found = tx
+        .workflow(&WorkflowId("w".into()))
+        .expect("read")
+        .expect("there");
+    assert_eq!(found.active, fork);
+    reserve(&mut tx, fork.id, 2);
+    assert_eq!(tx.count_entries(number).expect("read"), 4);
+    let next = |tx: &mut J::Tx<'_>, branch, after| {
+        tx.next_entry(branch, Seq(after))
+            .expect("read")
+            .map(|stored| stored.entry.seq.0)
+    };
+    assert_eq!(next(&mut tx, first, 0), Some(1));
+    assert_eq!(next(&mut tx, first, 3), None);
+    assert_eq!(next(&mut tx, fork.id, 0), Some(2));
+    assert!(!tx.is_gap(fork.id, Seq(1)).expect("read"));
+    let other = WorkflowId("w2".into());
+    let made = tx
+        .fork_workflow(&other, [2; 16], (first, Seq(3)), Micros(6))
+        .expect("a workflow is made");
+    assert_ne!(made.number, number);
+    assert_eq!((made.active.number, made.active.highest), (0, 2));
+    assert_eq!(made.active.parent, Some((first, Seq(3))));
+    assert_eq!(tx.workflow(&other).expect("read"), Some(made.clone()));
+    reserve(&mut tx, made.active.id, 3);
+    assert_eq!(tx.count_entries(made.number).expect("read"), 1);
+}
+
+fn generations_and_leases_are_kept<J: Journal>(journal: &mut J) {
+    workflow(journal);
+    let mut tx = tx(journal);
+    let id = WorkflowId("w".into());
+    let found = tx.workflow(&id).expect("read").expect("there");
+    assert_eq!(found.generation, None);
+    tx.set_generation(found.number, SessionId(7))
+        .expect("written");
+    let found = tx.workflow(&id).expect("read").expect("there");
+    assert_eq!(found.generation, Some(SessionId(7)));
+    assert_eq!(tx.lease(Fence(1)).expect("read"), None);
+    for until_ms in [10, 20] {
+        let lease = Lease {
+            boot_id: "b".into(),
+            until_ms,
+        };
+        tx.put_lease(Fence(1), &lease).expect("written");
+        assert_eq!(tx.lease(Fence(1)).expect("read"), Some(lease));
+    }
+}
+
 fn events_are_appended_or_counted<J: Journal>(journal: &mut J) {
     workflow(journal);
     let mut tx = tx(journal);
@@ -513,6 +577,54 @@ fn events_are_appended_or_counted<J: Journal>(journal: &mut J) {
     assert_eq!(tx.events(BranchId(1), Seq(2)).expect("read"), vec![]);
 }
 
+fn a_payload_is_dropped_and_what_it_is_told_by_stays<J: Journal>(journal: &mut J) {
+    let branch = workflow(journal);
+    let mut tx = tx(journal);
+    let mut entries = Vec::new();
+    for seq in [1, 2, 5] {
+        let entry = reserve(&mut tx, branch, seq);
+        let outcome = outcome(&entry, Status::Completed, b"{\"r\":1}");
+        entries.push(settle(&mut tx, &entry, outcome));
+    }
+    assert_eq!(
+        tx.places_after(None, 2).expect("places"),
+        [(branch, Seq(1)), (branch, Seq(2))]
+    );
+    assert_eq!(
+        tx.places_after(Some((branch, Seq(2))), 9).expect("places"),
+        [(branch, Seq(5))]
+    );
+    let note = Event {
+        entry: Some((branch, Seq(1))),
+        ..event("outcome_unknown")
+    };
+    tx.event(&note).expect("an event is written");
+    let fence = entries[0].fence;
+    assert_eq!(tx.payload_bytes(fence).expect("a size"), 9 + 7);
+    let buried = lifecycle::bury(&entries[0]).expect("it is settled");
+    assert_eq!(tx.apply(&write(buried)).expect("written"), Applied::Done);
+    tx.drop_payload(fence).expect("it is dropped");
+    let row = tx.events(branch, Seq(1)).expect("events").remove(0);
+    tx.put_detail(row.id, "{}").expect("it is written");
+    assert_eq!(tx.payload_bytes(fence).expect("a size"), 0);
+    let attempt = tx.attempt(fence).expect("read").expect("it is there");
+    assert_eq!((attempt.arguments, attempt.arguments_bytes), (None, 9));
+    let outcome = tx.outcome(fence).expect("read").expect("it is there");
+    assert_eq!(outcome.body, None);
+    assert_eq!(Some(outcome.digest), entries[0].digest);
+    let stored = tx
+        .entry(branch, Seq(1))
+        .expect("read")
+        .expect("it is there");
+    assert!(stored.entry.is_tombstone);
+    assert_eq!(stored.checksum, stored.entry.checksum(&UID));
+    let row = tx.events(branch, Seq(1)).expect("events").remove(0);
+    assert_eq!(row.event.detail.as_deref(), Some("{}"));
+    // The others keep theirs.
+    assert_eq!(tx.payload_bytes(entries[1].fence).expect("a size"), 16);
+    tx.commit().expect("it commits");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -524,7 +636,7 @@ mod tests {
     fn the_memory_journal_conforms() {
         assert_eq!(
             run(|| MemoryJournal::new(UID, WorkflowId("own".into()))),
-            13
+            16
         );
     }
 
@@ -547,6 +659,6 @@ mod tests {
             )
             .expect("it opens")
         });
-        assert_eq!(checks, 13);
+        assert_eq!(checks, 16);
     }
 }

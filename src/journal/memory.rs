@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Applied, Attempt, Branch, Durability, Event, EventRow, Identity, Journal, JournalError,
-    Outcome, Session, Stored, TaskKey, Transaction, Workflow, Write,
+    Applied, Attempt, Branch, Durability, Event, EventRow, Identity, Journal, JournalError, Lease,
+    Outcome, Payload, Session, Stored, TaskKey, Transaction, Workflow, Write,
 };
 use crate::rules::entry::Status;
 use crate::rules::ids::{BranchId, Fence, HeldKey, Micros, Seq, SessionId, WorkflowId};
@@ -17,7 +17,8 @@ use crate::rules::signature::{Scheme, Signature};
 
 #[derive(Clone, Debug, Default)]
 struct State {
-    workflows: BTreeMap<WorkflowId, (u64, [u8; 16], BranchId)>,
+    workflows: BTreeMap<WorkflowId, Workflow>,
+    leases: BTreeMap<Fence, Lease>,
     branches: BTreeMap<BranchId, Branch>,
     gaps: BTreeMap<(BranchId, Seq), ()>,
     entries: BTreeMap<(BranchId, Seq), Stored>,
@@ -125,21 +126,16 @@ pub struct MemoryTransaction<'a> {
 
 impl Transaction for MemoryTransaction<'_> {
     fn workflow(&mut self, id: &WorkflowId) -> Result<Option<Workflow>, JournalError> {
-        let Some((number, uid, active)) = self.work.workflows.get(id) else {
+        let Some(mut workflow) = self.work.workflows.get(id).cloned() else {
             return Ok(None);
         };
-        let active = self
+        workflow.active = self
             .work
             .branches
-            .get(active)
+            .get(&workflow.active.id)
             .copied()
             .ok_or_else(|| JournalError::Damaged("no active branch".into()))?;
-        Ok(Some(Workflow {
-            number: *number,
-            id: id.clone(),
-            uid: *uid,
-            active,
-        }))
+        Ok(Some(workflow))
     }
 
     fn create_workflow(
@@ -149,22 +145,106 @@ impl Transaction for MemoryTransaction<'_> {
         _at: Micros,
     ) -> Result<Workflow, JournalError> {
         let number = self.work.workflows.len() as u64 + 1;
-        let branch = BranchId(self.work.branches.len() as u64 + 1);
-        self.work.branches.insert(
-            branch,
-            Branch {
-                id: branch,
-                workflow: number,
-                number: 0,
-                parent: None,
-                highest: 0,
-            },
-        );
-        self.work
-            .workflows
-            .insert(id.clone(), (number, uid, branch));
-        self.workflow(id)?
-            .ok_or_else(|| JournalError::Damaged("a new workflow is not there".into()))
+        let active = Branch {
+            id: BranchId(self.work.branches.len() as u64 + 1),
+            workflow: number,
+            number: 0,
+            parent: None,
+            highest: 0,
+        };
+        self.work.branches.insert(active.id, active);
+        let workflow = Workflow {
+            number,
+            id: id.clone(),
+            uid,
+            active,
+            generation: None,
+        };
+        self.work.workflows.insert(id.clone(), workflow.clone());
+        Ok(workflow)
+    }
+
+    fn create_branch(
+        &mut self,
+        workflow: u64,
+        parent: (BranchId, Seq),
+        _at: Micros,
+    ) -> Result<Branch, JournalError> {
+        let of_workflow = self.work.branches.values();
+        let highest = of_workflow
+            .filter(|branch| branch.workflow == workflow)
+            .map(|branch| branch.number)
+            .max();
+        let branch = Branch {
+            id: BranchId(self.work.branches.len() as u64 + 1),
+            workflow,
+            number: highest.map_or(0, |number| number + 1),
+            parent: Some(parent),
+            highest: parent.1.0 - 1,
+        };
+        self.work.branches.insert(branch.id, branch);
+        for held in self.work.workflows.values_mut() {
+            if held.number == workflow {
+                held.active = branch;
+            }
+        }
+        Ok(branch)
+    }
+
+    fn fork_workflow(
+        &mut self,
+        id: &WorkflowId,
+        uid: [u8; 16],
+        parent: (BranchId, Seq),
+        at: Micros,
+    ) -> Result<Workflow, JournalError> {
+        let mut made = self.create_workflow(id, uid, at)?;
+        made.active.parent = Some(parent);
+        made.active.highest = parent.1.0.saturating_sub(1);
+        self.work.branches.insert(made.active.id, made.active);
+        self.work.workflows.insert(id.clone(), made.clone());
+        Ok(made)
+    }
+
+    fn set_generation(&mut self, workflow: u64, session: SessionId) -> Result<(), JournalError> {
+        for held in self.work.workflows.values_mut() {
+            if held.number == workflow {
+                held.generation = Some(session);
+            }
+        }
+        Ok(())
+    }
+
+    fn count_entries(&mut self, workflow: u64) -> Result<u64, JournalError> {
+        let branches = &self.work.branches;
+        Ok(self
+            .work
+            .entries
+            .keys()
+            .filter(|(branch, _)| {
+                branches
+                    .get(branch)
+                    .is_some_and(|branch| branch.workflow == workflow)
+            })
+            .count() as u64)
+    }
+
+    fn next_entry(&mut self, branch: BranchId, after: Seq) -> Result<Option<Stored>, JournalError> {
+        Ok(self
+            .work
+            .entries
+            .range((branch, Seq(after.0 + 1))..=(branch, Seq(u64::MAX)))
+            .next()
+            .map(|(_, stored)| stored.clone()))
+    }
+
+    fn lease(&mut self, fence: Fence) -> Result<Option<Lease>, JournalError> {
+        Ok(self.work.leases.get(&fence).cloned())
+    }
+
+    fn put_lease(&mut self, fence: Fence, lease: &Lease) -> Result<(), JournalError> {
+        self.work.leases.insert(fence, lease.clone());
+        Ok(())
     }
 
     fn branch(&mut self, id: BranchId) -> Result<Option<Branch>, JournalError> {
@@ -383,6 +463,46 @@ impl Transaction for MemoryTransaction<'_> {
 
     fn set_key_fingerprint(&mut self, fingerprint: [u8; 32]) -> Result<(), JournalError> {
         self.work.key_fingerprint = Some(fingerprint);
+        Ok(())
+    }
+
+    fn places_after(
+        &mut self,
+        after: Option<(BranchId, Seq)>,
+        limit: usize,
+    ) -> Result<Vec<(BranchId, Seq)>, JournalError> {
+        let after = after.unwrap_or((BranchId(0), Seq(0)));
+        let places = self.work.entries.keys().copied();
+        Ok(places.filter(|place| *place > after).take(limit).collect())
+    }
+
+    fn payload_bytes(&mut self, fence: Fence) -> Result<u64, JournalError> {
+        let length = |payload: Option<&Payload>| payload.map_or(0, |bytes| bytes.len() as u64);
+        let body = |outcome: Option<&Outcome>| length(outcome.and_then(|o| o.body.as_ref()));
+        let attempt = self.work.attempts.get(&fence);
+        Ok(
+            length(attempt.and_then(|attempt| attempt.arguments.as_ref()))
+                + body(self.work.outcomes.get(&fence))
+                + body(self.work.task_ends.get(&fence)),
+        )
+    }
+
+    fn drop_payload(&mut self, fence: Fence) -> Result<(), JournalError> {
+        if let Some(attempt) = self.work.attempts.get_mut(&fence) {
+            attempt.arguments = None;
+        }
+        for table in [&mut self.work.outcomes, &mut self.work.task_ends] {
+            if let Some(outcome) = table.get_mut(&fence) {
+                outcome.body = None;
+            }
+        }
+        Ok(())
+    }
+
+    fn put_detail(&mut self, event: u64, detail: &str) -> Result<(), JournalError> {
+        if let Some(row) = self.work.events.iter_mut().find(|row| row.id == event) {
+            row.event.detail = Some(detail.to_owned());
+        }
         Ok(())
     }
 

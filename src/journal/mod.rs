@@ -10,11 +10,13 @@
 //! get a rule wrong, because it has none.
 
 pub mod cannot_use;
+pub mod compact;
 pub mod conformance;
 pub mod connection;
 pub mod filesystem;
 #[cfg(test)]
 pub(crate) mod fixture;
+pub mod follow;
 pub(crate) mod header;
 pub mod key;
 pub mod locks;
@@ -25,6 +27,7 @@ pub mod place;
 pub mod reader;
 pub mod schema;
 pub mod sqlite;
+pub mod walk;
 pub(crate) mod whole_file;
 
 use std::ops::Range;
@@ -161,6 +164,8 @@ pub struct Workflow {
     pub uid: [u8; 16],
     /// The branch that calls go to.
     pub active: Branch,
+    /// The session that took the workflow over (`--supersede`): earlier ones start no more calls.
+    pub generation: Option<SessionId>,
 }
 
 /// One branch of a workflow.
@@ -332,6 +337,16 @@ pub struct Session {
     pub client_version: Option<String>,
 }
 
+/// Until when the owner of an at-least-once call is taken for at work, by the clock that ticks
+/// since the machine's boot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The boot that the time counts from; in another one the lease is over.
+    pub boot_id: String,
+    /// Milliseconds since that boot.
+    pub until_ms: u64,
+}
+
 /// Everything that one change writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
@@ -410,6 +425,67 @@ pub trait Transaction {
     ///
     /// The journal can't be read.
     fn branch(&mut self, id: BranchId) -> Result<Option<Branch>, JournalError>;
+
+    /// Makes a branch of the workflow that shares what is before `at` in `parent`, and makes it the
+    /// active one.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be written to.
+    fn create_branch(
+        &mut self,
+        workflow: u64,
+        parent: (BranchId, Seq),
+        at: Micros,
+    ) -> Result<Branch, JournalError>;
+
+    /// Makes a workflow whose first branch shares what is before a place in another one's branch.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be written to.
+    fn fork_workflow(
+        &mut self,
+        id: &WorkflowId,
+        uid: [u8; 16],
+        parent: (BranchId, Seq),
+        at: Micros,
+    ) -> Result<Workflow, JournalError>;
+
+    /// Notes that a session has taken the workflow over.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be written to.
+    fn set_generation(&mut self, workflow: u64, session: SessionId) -> Result<(), JournalError>;
+
+    /// Returns how many entries the workflow has, in all its branches.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    fn count_entries(&mut self, workflow: u64) -> Result<u64, JournalError>;
+
+    /// Returns the first entry of that very branch after a place.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    fn next_entry(&mut self, branch: BranchId, after: Seq) -> Result<Option<Stored>, JournalError>;
+
+    /// Returns an attempt's lease.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    fn lease(&mut self, fence: Fence) -> Result<Option<Lease>, JournalError>;
+
+    /// Writes an attempt's lease, new or renewed.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be written to.
+    fn put_lease(&mut self, fence: Fence, lease: &Lease) -> Result<(), JournalError>;
 
     /// Returns the entry at that place of that very branch.
     ///
@@ -556,6 +632,41 @@ pub trait Transaction {
     ///
     /// The journal can't be written to.
     fn set_key_fingerprint(&mut self, fingerprint: [u8; 32]) -> Result<(), JournalError>;
+
+    /// Returns places of entries, by branch and seq, that come after `after`; at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    fn places_after(
+        &mut self,
+        after: Option<(BranchId, Seq)>,
+        limit: usize,
+    ) -> Result<Vec<(BranchId, Seq)>, JournalError>;
+
+    /// Returns how many bytes of payload an attempt holds: its arguments, its outcome's bytes and
+    /// those of its task's end.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    fn payload_bytes(&mut self, fence: Fence) -> Result<u64, JournalError>;
+
+    /// Drops the payload of an attempt: its arguments, its outcome's bytes and those of its task's
+    /// end. What they were told by (signature, size, digest) stays. For burying alone.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be written to.
+    fn drop_payload(&mut self, fence: Fence) -> Result<(), JournalError>;
+
+    /// Puts `detail` in the place of what an event held. For burying alone: what an upstream wrote
+    /// to stderr may hold what the payload held. Nothing else of an event ever changes.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be written to.
+    fn put_detail(&mut self, event: u64, detail: &str) -> Result<(), JournalError>;
 
     /// Makes the transaction as durable as [`Journal::begin`] was asked to.
     ///

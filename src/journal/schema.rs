@@ -28,6 +28,7 @@ CREATE TABLE workflows (
     workflow_id   TEXT NOT NULL UNIQUE,
     uid           BLOB NOT NULL,
     active_branch INTEGER NOT NULL,
+    generation    INTEGER,
     created_at    INTEGER NOT NULL
 ) STRICT;
 
@@ -145,6 +146,12 @@ CREATE TABLE task_ends (
     body       BLOB
 ) STRICT;
 
+CREATE TABLE leases (
+    fence    INTEGER PRIMARY KEY,
+    boot_id  TEXT NOT NULL,
+    until_ms INTEGER NOT NULL
+) STRICT;
+
 CREATE TABLE events (
     id         INTEGER PRIMARY KEY,
     at         INTEGER NOT NULL,
@@ -196,10 +203,8 @@ pub fn shape(db: &Connection) -> rusqlite::Result<Vec<(String, String)>> {
     let mut rows = db.prepare(
         "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name",
     )?;
-    let shape = rows
-        .query_map((), |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect();
-    shape
+    rows.query_map((), |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect()
 }
 
 /// Returns [`shape`] of a journal that this program makes.

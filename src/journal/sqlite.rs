@@ -10,7 +10,7 @@
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::{
-    Applied, Attempt, Branch, Durability, Event, EventRow, Identity, Journal, JournalError,
+    Applied, Attempt, Branch, Durability, Event, EventRow, Identity, Journal, JournalError, Lease,
     Outcome, Payload, RoundKey, Session, Stored, TaskKey, Transaction, Workflow, Write,
 };
 use crate::rules::entry::{Entry, GaveUp, Provenance, Status, Unanswered};
@@ -541,8 +541,8 @@ impl SqliteTransaction<'_> {
 impl Transaction for SqliteTransaction<'_> {
     fn workflow(&mut self, id: &WorkflowId) -> Result<Option<Workflow>, JournalError> {
         let found = self.one(
-            "SELECT w.id, w.uid, b.id, b.workflow, b.branch, b.parent, b.forked_at, b.highest_seq \
-             FROM workflows w JOIN branches b ON b.id = w.active_branch WHERE w.workflow_id = ?1",
+            "SELECT w.id, w.uid, b.id, b.workflow, b.branch, b.parent, b.forked_at, b.highest_seq, \
+             w.generation FROM workflows w JOIN branches b ON b.id = w.active_branch WHERE w.workflow_id = ?1",
             [&id.0],
             |row| {
                 Ok(Workflow {
@@ -550,6 +550,10 @@ impl Transaction for SqliteTransaction<'_> {
                     id: id.clone(),
                     uid: bytes(row, 1)?,
                     active: read_branch(row, 2)?,
+                    generation: match row.get::<_, Option<i64>>(8)? {
+                        Some(_) => Some(SessionId(number(row, 8)?)),
+                        None => None,
+                    },
                 })
             },
         )?;
@@ -583,6 +587,100 @@ impl Transaction for SqliteTransaction<'_> {
             [db_int(id.0)],
             |row| read_branch(row, 0),
         )
+    }
+
+    fn create_branch(
+        &mut self,
+        workflow: u64,
+        parent: (BranchId, Seq),
+        at: Micros,
+    ) -> Result<Branch, JournalError> {
+        self.run(
+            "INSERT INTO branches (workflow, branch, parent, forked_at, highest_seq, created_at) \
+             SELECT ?1, max(branch) + 1, ?2, ?3, ?3 - 1, ?4 FROM branches WHERE workflow = ?1",
+            params![
+                db_int(workflow),
+                db_int(parent.0.0),
+                db_int(parent.1.0),
+                at.0
+            ],
+        )?;
+        let branch = BranchId(u64::try_from(self.db.last_insert_rowid()).unwrap_or(0));
+        self.run(
+            "UPDATE workflows SET active_branch = ?2 WHERE id = ?1",
+            params![db_int(workflow), db_int(branch.0)],
+        )?;
+        self.branch(branch)?
+            .ok_or_else(|| JournalError::Damaged("a new branch is not there".into()))
+    }
+
+    fn fork_workflow(
+        &mut self,
+        id: &WorkflowId,
+        uid: [u8; 16],
+        parent: (BranchId, Seq),
+        at: Micros,
+    ) -> Result<Workflow, JournalError> {
+        let made = self.create_workflow(id, uid, at)?;
+        self.run(
+            "UPDATE branches SET parent = ?2, forked_at = ?3, highest_seq = ?3 - 1 WHERE id = ?1",
+            params![
+                db_int(made.active.id.0),
+                db_int(parent.0.0),
+                db_int(parent.1.0)
+            ],
+        )?;
+        self.workflow(id)?
+            .ok_or_else(|| JournalError::Damaged("a new workflow is not there".into()))
+    }
+
+    fn set_generation(&mut self, workflow: u64, session: SessionId) -> Result<(), JournalError> {
+        self.run(
+            "UPDATE workflows SET generation = ?2 WHERE id = ?1",
+            [db_int(workflow), db_int(session.0)],
+        )?;
+        Ok(())
+    }
+
+    fn count_entries(&mut self, workflow: u64) -> Result<u64, JournalError> {
+        let count = self.one(
+            "SELECT count(*) FROM branches b JOIN entries e ON e.branch_id = b.id \
+             WHERE b.workflow = ?1",
+            [db_int(workflow)],
+            |row| number(row, 0),
+        )?;
+        Ok(count.unwrap_or(0))
+    }
+
+    fn next_entry(&mut self, branch: BranchId, after: Seq) -> Result<Option<Stored>, JournalError> {
+        self.one(
+            &format!(
+                "SELECT {ENTRY_COLUMNS} FROM entries WHERE branch_id = ?1 AND seq > ?2 ORDER BY seq LIMIT 1"
+            ),
+            [db_int(branch.0), db_int(after.0)],
+            read_entry,
+        )
+    }
+
+    fn lease(&mut self, fence: Fence) -> Result<Option<Lease>, JournalError> {
+        self.one(
+            "SELECT boot_id, until_ms FROM leases WHERE fence = ?1",
+            [db_int(fence.0)],
+            |row| {
+                Ok(Lease {
+                    boot_id: row.get(0)?,
+                    until_ms: number(row, 1)?,
+                })
+            },
+        )
+    }
+
+    fn put_lease(&mut self, fence: Fence, lease: &Lease) -> Result<(), JournalError> {
+        self.run(
+            "INSERT OR REPLACE INTO leases (fence, boot_id, until_ms) VALUES (?1, ?2, ?3)",
+            params![db_int(fence.0), lease.boot_id, db_int(lease.until_ms)],
+        )?;
+        Ok(())
     }
 
     fn entry(&mut self, branch: BranchId, seq: Seq) -> Result<Option<Stored>, JournalError> {
@@ -922,6 +1020,54 @@ impl Transaction for SqliteTransaction<'_> {
         Ok(())
     }
 
+    fn places_after(
+        &mut self,
+        after: Option<(BranchId, Seq)>,
+        limit: usize,
+    ) -> Result<Vec<(BranchId, Seq)>, JournalError> {
+        let (branch, seq) = after.unwrap_or((BranchId(0), Seq(0)));
+        self.all(
+            "SELECT branch_id, seq FROM entries WHERE (branch_id, seq) > (?1, ?2) \
+             ORDER BY branch_id, seq LIMIT ?3",
+            params![
+                db_int(branch.0),
+                db_int(seq.0),
+                i64::try_from(limit).unwrap_or(i64::MAX)
+            ],
+            |row| Ok((BranchId(number(row, 0)?), Seq(number(row, 1)?))),
+        )
+    }
+
+    fn payload_bytes(&mut self, fence: Fence) -> Result<u64, JournalError> {
+        let bytes = self.one(
+            "SELECT coalesce((SELECT length(arguments) FROM attempts WHERE fence = ?1), 0) \
+             + coalesce((SELECT length(body) FROM outcomes WHERE fence = ?1), 0) \
+             + coalesce((SELECT length(body) FROM task_ends WHERE fence = ?1), 0)",
+            [db_int(fence.0)],
+            |row| number(row, 0),
+        )?;
+        Ok(bytes.unwrap_or(0))
+    }
+
+    fn drop_payload(&mut self, fence: Fence) -> Result<(), JournalError> {
+        for sql in [
+            "UPDATE attempts SET arguments = NULL WHERE fence = ?1 AND arguments IS NOT NULL",
+            "UPDATE outcomes SET body = NULL WHERE fence = ?1 AND body IS NOT NULL",
+            "UPDATE task_ends SET body = NULL WHERE fence = ?1 AND body IS NOT NULL",
+        ] {
+            self.run(sql, [db_int(fence.0)])?;
+        }
+        Ok(())
+    }
+
+    fn put_detail(&mut self, event: u64, detail: &str) -> Result<(), JournalError> {
+        self.run(
+            "UPDATE events SET detail = ?2 WHERE id = ?1",
+            params![db_int(event), detail],
+        )?;
+        Ok(())
+    }
+
     fn commit(mut self) -> Result<(), JournalError> {
         let committed = self
             .db
@@ -959,14 +1105,14 @@ fn number(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
     u64::try_from(value).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(index, value))
 }
 
-fn bytes<const N: usize>(row: &Row<'_>, index: usize) -> rusqlite::Result<[u8; N]> {
+pub(crate) fn bytes<const N: usize>(row: &Row<'_>, index: usize) -> rusqlite::Result<[u8; N]> {
     let value = row.get_ref(index)?.as_blob()?;
     value
         .try_into()
         .map_err(|_| rusqlite::Error::InvalidColumnIndex(index))
 }
 
-fn named<T>(
+pub(crate) fn named<T>(
     row: &Row<'_>,
     index: usize,
     from_name: impl FnOnce(&str) -> Option<T>,
@@ -998,7 +1144,7 @@ fn held(key: Option<&HeldKey>) -> (Option<&str>, Option<&'static str>, Option<&s
     )
 }
 
-fn read_branch(row: &Row<'_>, first: usize) -> rusqlite::Result<Branch> {
+pub(crate) fn read_branch(row: &Row<'_>, first: usize) -> rusqlite::Result<Branch> {
     let parent: Option<i64> = row.get(first + 3)?;
     Ok(Branch {
         id: BranchId(number(row, first)?),

@@ -229,8 +229,23 @@ pub(super) fn skip_commas(text: &[u8], mut at: usize) -> usize {
     at
 }
 
+/// Returns whether a raw value is there to its end: its last quote, or the bracket that closes it.
+/// Of a number or a word nobody can tell.
+pub fn is_whole(raw: &[u8]) -> bool {
+    match raw.first() {
+        None => false,
+        Some(b'"') => string_end(raw, 0).is_some(),
+        Some(b'{' | b'[') => container_end(raw, 0).is_some(),
+        Some(_) => true,
+    }
+}
+
 /// Returns the end of the string that begins at `at`: after its quote, or the end of the text.
 pub(super) fn skip_string(text: &[u8], at: usize) -> usize {
+    string_end(text, at).unwrap_or(text.len())
+}
+
+fn string_end(text: &[u8], at: usize) -> Option<usize> {
     let mut at = at + 1;
     while at < text.len() {
         // Most strings are short, and a call for each would cost more than it finds.
@@ -243,12 +258,12 @@ pub(super) fn skip_string(text: &[u8], at: usize) -> usize {
             memchr::memchr2(b'"', b'\\', text.get(far..)?).map(|step| far + step)
         });
         match found {
-            Some(end) if text[end] == b'"' => return end + 1,
+            Some(end) if text[end] == b'"' => return Some(end + 1),
             Some(escape) => at = escape + 2,
             None => break,
         }
     }
-    text.len()
+    None
 }
 
 /// Returns the end of a value that is neither a string nor a container.
@@ -265,12 +280,12 @@ pub(super) fn skip_scalar(text: &[u8], mut at: usize) -> usize {
 pub(super) fn skip_value(text: &[u8], at: usize) -> usize {
     match text.get(at) {
         Some(b'"') => skip_string(text, at),
-        Some(b'{' | b'[') => skip_container(text, at),
+        Some(b'{' | b'[') => container_end(text, at).unwrap_or(text.len()),
         _ => skip_scalar(text, at),
     }
 }
 
-fn skip_container(text: &[u8], mut at: usize) -> usize {
+fn container_end(text: &[u8], mut at: usize) -> Option<usize> {
     let mut depth = 0_usize;
     while let Some(&byte) = text.get(at) {
         match byte {
@@ -282,20 +297,38 @@ fn skip_container(text: &[u8], mut at: usize) -> usize {
             b'}' | b']' => {
                 depth -= 1;
                 if depth == 0 {
-                    return at + 1;
+                    return Some(at + 1);
                 }
             }
             _ => {}
         }
         at += 1;
     }
-    text.len()
+    None
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_cut_value_is_not_whole() {
+        for whole in [
+            "{}",
+            "[[]]",
+            r#""a\"b""#,
+            r#"{"a":"}"}"#,
+            "7",
+            "tru",
+            r#"["]"]"#,
+        ] {
+            assert!(is_whole(whole.as_bytes()), "{whole}");
+        }
+        for cut in ["", "{", "[[]", r#""a"#, r#""a\""#, r#"{"a":"}"#, r#"["]"#] {
+            assert!(!is_whole(cut.as_bytes()), "{cut}");
+        }
+    }
 
     fn walk(text: &[u8]) -> Vec<(String, String)> {
         Members::new(text)

@@ -27,7 +27,9 @@ mod text;
 pub use canonical::{Duplicate, canonical, canonical_text, find_duplicate};
 pub use check::{Invalid, check};
 pub use diff::diff;
-pub use members::{Elements, Member, Members, is_object, kind, last_member, member, trim};
+pub use members::{
+    Elements, Member, Members, is_object, is_whole, kind, last_member, member, trim,
+};
 pub use members::{Kind, tolerant_members};
 pub use number::{number_key, plain_integer};
 pub use outline::POINTER_BYTES_MAX;

@@ -264,12 +264,20 @@ pub(super) fn is_variant_of_prefix(key: &[u8], prefix: &str) -> bool {
         && fold(key).is_some_and(|folded| folded.starts_with(prefix.as_bytes()))
 }
 
-/// Folds a name's case; nothing for names too long to be ours.
+/// Folds a name's case, and ends it where a reader of C strings does; nothing for names too long
+/// to be ours.
 fn fold(key: &[u8]) -> Option<Vec<u8>> {
+    let key = until_nul(key);
     if key.len() > 64 {
         return None;
     }
     Some(fold_text(&String::from_utf8_lossy(key)).into_bytes())
+}
+
+/// Returns what a reader sees that keeps strings as C does.
+fn until_nul(text: &[u8]) -> &[u8] {
+    let end = memchr::memchr(0, text).unwrap_or(text.len());
+    &text[..end]
 }
 
 /// Folds ASCII letters and the characters beyond ASCII that fold into them.
@@ -289,7 +297,7 @@ fn is_call_like(method: &[u8]) -> bool {
     if method == b"tools/call" {
         return true;
     }
-    let method = String::from_utf8_lossy(method);
+    let method = String::from_utf8_lossy(until_nul(method));
     let trimmed = method.trim_matches(|character: char| {
         character.is_whitespace()
             || character.is_control()
@@ -420,6 +428,18 @@ mod tests {
             b"[1,",
         ] {
             assert_eq!(told_bytes(line), "parse_error null", "{}", String::from_utf8_lossy(line));
+        }
+    }
+
+    #[test]
+    fn a_reader_of_c_strings_sees_no_other_line() {
+        for line in [
+            r#"{"method\u0000":"tools/call","id":1,"method":"ping"}"#,
+            r#"{"method":"tools/call\u0000/x","id":1}"#,
+            r#"{"method":"tools/call","id":1,"params":{"name":"t","name\u0000x":"u"}}"#,
+            r#"{"method":"tools/call","id":1,"params":{"name":"t","_meta":{"checkpoint_seq\u0000":1}}}"#,
+        ] {
+            assert_eq!(told(line), "invalid_request 1", "{line}");
         }
     }
 

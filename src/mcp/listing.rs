@@ -24,6 +24,8 @@ pub struct ToolDefinition<'a> {
     pub read_only_hint: Option<bool>,
     /// `annotations.idempotentHint`, likewise.
     pub idempotent_hint: Option<bool>,
+    /// Whether there is an `outputSchema`, to which a client may hold `structuredContent`.
+    pub has_output_schema: bool,
 }
 
 /// Reads the raw result of a `tools/list`.
@@ -58,6 +60,8 @@ fn read_tool(raw: &[u8]) -> Option<ToolDefinition<'_>> {
         raw,
         read_only_hint: hint("readOnlyHint"),
         idempotent_hint: hint("idempotentHint"),
+        has_output_schema: json::last_member(raw, "outputSchema")
+            .is_some_and(|found| json::is_object(found.value)),
     })
 }
 

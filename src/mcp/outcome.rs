@@ -86,11 +86,13 @@ pub fn read_result(raw: &[u8]) -> ResultView<'_> {
         ..ResultView::default()
     };
     let mut legacy_task = None;
+    let mut has_content = false;
     for member in json::Members::new(raw) {
         match &*member.key {
             b"isError" => view.is_error = json::kind(member.value) == Kind::True,
             b"resultType" => view.result_type = text(member.value),
             b"task" => legacy_task = read_handle(member.value),
+            b"content" => has_content = true,
             b"requestState" => {
                 view.request_state =
                     (json::kind(member.value) != Kind::Null).then_some(member.value);
@@ -107,7 +109,8 @@ pub fn read_result(raw: &[u8]) -> ResultView<'_> {
     }
     view.task = match view.result_type.as_deref() {
         Some("task") => read_handle(raw),
-        None => legacy_task,
+        // A tool's own result may have a member of that name, a task's handle has no content.
+        None => legacy_task.filter(|_| !has_content),
         Some(_) => None,
     };
     view
@@ -177,6 +180,12 @@ fn text(raw: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tools_own_member_called_task_is_no_handle() {
+        let own = br#"{"content":[],"task":{"taskId":"T-1","createdAt":"today"}}"#;
+        assert_eq!(read_result(own).task, None);
+    }
 
     #[test]
     fn complete_results() {

@@ -144,6 +144,8 @@ pub struct Refusal {
     pub journaled: Option<Journaled>,
     /// The refused call's signature.
     pub incoming_signature: Option<String>,
+    /// The refused call's tool, where the entry's is another one.
+    pub called_tool: Option<String>,
     /// JSON pointers to the arguments that differ.
     pub diff: Vec<String>,
     /// The operator's command.
@@ -167,6 +169,7 @@ impl Refusal {
             letter: None,
             journaled: None,
             incoming_signature: None,
+            called_tool: None,
             diff: Vec::new(),
             hint: None,
             more: Vec::new(),
@@ -352,6 +355,7 @@ impl Refusal {
         if let Some(signature) = &self.incoming_signature {
             let mut inner = Object::default();
             inner.text("signature", signature);
+            inner.optional("tool", self.called_tool.as_deref());
             data.raw("incoming", &inner.finish());
         }
         if !self.diff.is_empty() {
@@ -441,6 +445,7 @@ pub(super) mod tests {
                 created_at: "2026-01-01T00:00:00Z".into(),
             }),
             incoming_signature: Some("bb".into()),
+            called_tool: None,
             hint: Some("checkpoint resolve 7 --journal run.db".into()),
             ..Refusal::new(RefusalKind::InDoubt)
         }

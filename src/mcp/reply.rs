@@ -43,6 +43,16 @@ pub fn refusal_as_error(id: Option<RawId<'_>>, refusal: &Refusal) -> Vec<u8> {
     answer(id, Raw::Error(error.finish().as_bytes()))
 }
 
+/// Where a refusal's data stands in a tool's result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DataPlace {
+    /// In `structuredContent`.
+    StructuredContent,
+    /// In `_meta["checkpoint"]`: the tool has an output schema, and the TypeScript SDK before
+    /// version 2 holds even a result with `isError` to it and hides our text behind its own error.
+    Meta,
+}
+
 /// Returns the line that answers `id` with a refusal as a tool's result with `isError: true`.
 ///
 /// `with_result_type` is for the stateless revisions, which need a `resultType`.
@@ -50,6 +60,7 @@ pub fn refusal_as_result(
     id: Option<RawId<'_>>,
     refusal: &Refusal,
     with_result_type: bool,
+    place: DataPlace,
 ) -> Vec<u8> {
     let mut content = Object::default();
     content.text("type", "text");
@@ -59,7 +70,14 @@ pub fn refusal_as_result(
         result.text("resultType", "complete");
     }
     result.raw("content", &format!("[{}]", content.finish()));
-    result.raw("structuredContent", &refusal.data());
+    match place {
+        DataPlace::StructuredContent => result.raw("structuredContent", &refusal.data()),
+        DataPlace::Meta => {
+            let mut meta = Object::default();
+            meta.raw("checkpoint", &refusal.data());
+            result.raw("_meta", &meta.finish());
+        }
+    }
     result.raw("isError", "true");
     answer(id, Raw::Result(result.finish().as_bytes()))
 }
@@ -70,6 +88,22 @@ pub fn plain_error(id: Option<RawId<'_>>, code: i32, message: &str) -> Vec<u8> {
     error.raw("code", &code.to_string());
     error.text("message", message);
     answer(id, Raw::Error(error.finish().as_bytes()))
+}
+
+/// Returns the notice that cancels a request of the client's at the upstream.
+///
+/// Source: MCP 2025-11-25, base protocol, cancellation.
+pub fn cancellation(id: &[u8]) -> Vec<u8> {
+    let mut params = Object::default();
+    params.raw("requestId", &String::from_utf8_lossy(id));
+    params.text("reason", "another run has taken this call over");
+    let mut notice = Object::default();
+    notice.text("jsonrpc", "2.0");
+    notice.text("method", "notifications/cancelled");
+    notice.raw("params", &params.finish());
+    let mut line = notice.finish().into_bytes();
+    line.push(b'\n');
+    line
 }
 
 /// What `_meta["checkpoint"]` says on an answer; what is `None` is left out.
@@ -195,7 +229,12 @@ mod tests {
         assert_eq!(value["error"]["message"], whole().message());
         assert_eq!(value["error"]["data"]["seq"], 7);
         for with_result_type in [false, true] {
-            let line = refusal_as_result(id("3"), &whole(), with_result_type);
+            let line = refusal_as_result(
+                id("3"),
+                &whole(),
+                with_result_type,
+                DataPlace::StructuredContent,
+            );
             let value: serde_json::Value = serde_json::from_slice(&line).expect("JSON");
             let result = &value["result"];
             assert_eq!(result["isError"], true);

@@ -68,7 +68,12 @@ pub fn read_upstream(line: &[u8]) -> UpstreamLine<'_> {
         _ => return UpstreamLine::Noise,
     }
     let [mut id, mut method, mut params, mut result, mut error] = [None; 5];
-    for Member { key, value, .. } in json::Members::new(&body[start.unwrap_or(0)..]) {
+    let object = json::trim(&body[start.unwrap_or(0)..]);
+    for Member { key, value, range } in json::Members::new(object) {
+        if range.end == object.len() && is_cut(value) {
+            // No client can read this line, and an id may be the first half of another.
+            return UpstreamLine::Other;
+        }
         match &*key {
             b"id" => id = Some(value),
             b"method" if json::kind(value) == Kind::Null => {}
@@ -89,6 +94,15 @@ pub fn read_upstream(line: &[u8]) -> UpstreamLine<'_> {
     match (id, outcome(result, error)) {
         (Some(id), Some(outcome)) => UpstreamLine::Answer(Answer { id, outcome, line }),
         _ => UpstreamLine::Other,
+    }
+}
+
+/// Returns whether the last value of a line that does not close its object is cut short, as far as
+/// can be told.
+fn is_cut(value: &[u8]) -> bool {
+    match json::kind(value) {
+        Kind::Object | Kind::Array | Kind::String => !json::is_whole(value),
+        Kind::Number | Kind::True | Kind::False | Kind::Null | Kind::Odd => true,
     }
 }
 

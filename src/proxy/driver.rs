@@ -6,6 +6,7 @@
 //!
 //! Must not: decide about a line. Everything here is dull on purpose.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
@@ -115,6 +116,32 @@ pub(super) struct Driver {
     client_spoke: bool,
     client_eof: bool,
     over_since: Option<Instant>,
+    own_answers: OwnAnswers,
+}
+
+/// What we have answered ourselves and the client has not read: each line's end, as an offset in
+/// all that goes to the client, and its size.
+#[derive(Default)]
+struct OwnAnswers {
+    lines: VecDeque<(u64, usize)>,
+    queued_bytes: usize,
+}
+
+impl OwnAnswers {
+    fn push(&mut self, end: u64, bytes: usize) {
+        self.lines.push_back((end, bytes));
+        self.queued_bytes += bytes;
+    }
+
+    fn written(&mut self, offset: u64) {
+        while let Some((end, bytes)) = self.lines.front() {
+            if *end > offset {
+                break;
+            }
+            self.queued_bytes -= bytes;
+            self.lines.pop_front();
+        }
+    }
 }
 
 impl Driver {
@@ -143,6 +170,7 @@ impl Driver {
             client_spoke: false,
             client_eof: false,
             over_since: None,
+            own_answers: OwnAnswers::default(),
         };
         match upstream {
             Ok((process, pipes)) => {
@@ -211,8 +239,9 @@ impl Driver {
             .up
             .as_ref()
             .is_some_and(|up| up.input.queued_bytes() >= UP_BYTES_MAX);
-        // A client that does not read its answers is not read either.
-        let down_is_full = self.edges.client_out.queued_bytes() >= DOWN_BYTES_MAX;
+        // A client that does not read what we answer ourselves is not read either. What the upstream
+        // says does not count: a client may well write to its end before it reads.
+        let down_is_full = self.own_answers.queued_bytes >= DOWN_BYTES_MAX;
         !self.client_eof && !up_is_full && !down_is_full && !self.session.phase().is_client_gone()
     }
 
@@ -301,7 +330,8 @@ impl Driver {
                     Line::Whole(line) => self.session.upstream_line(line, now),
                     Line::TooLong { prefix, discarded } => {
                         let bytes = prefix.len() as u64 + discarded;
-                        self.session.upstream_line_too_long(&prefix, &[], bytes);
+                        let tail = up.output.take_tail();
+                        self.session.upstream_line_too_long(&prefix, &tail, bytes);
                     }
                 }
                 if lines >= LINES_MAX {
@@ -457,15 +487,23 @@ impl Driver {
             // A broken pipe is no end by itself: the process will be seen to end, or it has only
             // closed its input and answers on.
             let _ = up.input.flush();
+            self.session.wrote_up(up.input.total_written());
         }
-        while let Some((line, ticket)) = self.session.to_client(now) {
-            self.edges.client_out.push(line);
-            if let Some(ticket) = ticket {
-                self.session
-                    .pushed_down(ticket, self.edges.client_out.total_pushed());
+        while let Some(outgoing) = self.session.to_client(now) {
+            let bytes = outgoing.line.len();
+            self.edges.client_out.push(outgoing.line);
+            let end = self.edges.client_out.total_pushed();
+            if let Some(ticket) = outgoing.ticket {
+                self.session.pushed_down(ticket, end);
+            }
+            if outgoing.is_ours {
+                self.own_answers.push(end, bytes);
             }
         }
-        match self.edges.client_out.flush() {
+        let flushed = self.edges.client_out.flush();
+        self.own_answers
+            .written(self.edges.client_out.total_written());
+        match flushed {
             Ok(Flushed::Done | Flushed::Blocked) => {
                 self.session
                     .wrote_down(self.edges.client_out.total_written());
@@ -777,6 +815,9 @@ impl Driver {
                 std::thread::sleep(pause.min(RETRY_PAUSE_MAX));
             }
         }
+        // What the journal did not confirm in time is told all the same.
+        self.session.tell_kept(None);
+        self.write(Instant::now());
         self.edges.client_out.close();
         // Hosts that have sent a signal do not wait for a log to be moved.
         if let Some(desk) = self.desk.take()

@@ -144,16 +144,19 @@ pub enum Unanswered {
     NotWritten,
     /// The proxy stopped waiting: the drain time had passed.
     DrainEnded,
+    /// An operator took the entry from its owner: what that one still hears is stale.
+    Fenced,
 }
 
 impl Unanswered {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::UpstreamExited,
         Self::StoppedByCancel,
         Self::ConnectionClosed,
         Self::AnswerTooLarge,
         Self::NotWritten,
         Self::DrainEnded,
+        Self::Fenced,
     ];
 
     /// Returns the name that is stored and shown.
@@ -166,6 +169,7 @@ impl Unanswered {
             Self::AnswerTooLarge => "message_too_large",
             Self::NotWritten => "not_written",
             Self::DrainEnded => "drain_ended",
+            Self::Fenced => "fenced",
         }
     }
 

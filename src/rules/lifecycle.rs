@@ -320,6 +320,118 @@ pub fn lose(entry: &Entry, reason: Unanswered) -> Result<Transition, Illegal> {
     })
 }
 
+/// Returns the PENDING entry taken from its owner: it stands under a new fence, so that whatever
+/// the owner still writes loses by comparison, and nobody waits for it any more.
+///
+/// # Errors
+///
+/// The entry is not PENDING.
+pub fn take_away(entry: &Entry, fence: Fence) -> Result<Transition, Illegal> {
+    if entry.status != Status::Pending {
+        return Err(Illegal {
+            change: "fencing its owner",
+            status: entry.status,
+        });
+    }
+    Ok(Transition {
+        expect: expect(entry),
+        entry: Entry {
+            fence,
+            unanswered: Some(Unanswered::Fenced),
+            gave_up: entry.gave_up.or(Some(GaveUp::Gone)),
+            ..entry.clone()
+        },
+    })
+}
+
+/// Returns a verdict with an outcome on an entry in doubt. That it is in doubt is the caller's to
+/// know; here it must be PENDING.
+///
+/// # Errors
+///
+/// The entry is not PENDING, or `settlement.status` is neither COMPLETED nor FAILED.
+pub fn rule(entry: &Entry, settlement: Settlement) -> Result<Transition, Illegal> {
+    let is_verdict = match settlement.status {
+        Status::Completed | Status::Failed => true,
+        Status::Pending
+        | Status::InputRequired
+        | Status::Accepted
+        | Status::Voided
+        | Status::Denied => false,
+    };
+    if entry.status != Status::Pending || !is_verdict {
+        return Err(Illegal {
+            change: "a verdict",
+            status: entry.status,
+        });
+    }
+    let mut transition = settle(entry, settlement)?;
+    // Whoever asked was told that the outcome is unknown: the next equal call may have it.
+    transition.entry.gave_up = entry.gave_up.or(Some(GaveUp::Gone));
+    transition.entry.unanswered = None;
+    Ok(transition)
+}
+
+/// Returns the settled entry as one that runs once more when it is called: as if it had not been
+/// executed. Its outcome stays with its attempt.
+///
+/// # Errors
+///
+/// The entry is not settled: COMPLETED, FAILED or DENIED.
+pub fn reopen(entry: &Entry, at: Micros) -> Result<Transition, Illegal> {
+    match entry.status {
+        Status::Completed | Status::Failed | Status::Denied => {}
+        Status::Pending | Status::InputRequired | Status::Accepted | Status::Voided => {
+            return Err(Illegal {
+                change: "reopening",
+                status: entry.status,
+            });
+        }
+    }
+    Ok(Transition {
+        expect: expect(entry),
+        entry: Entry {
+            status: Status::Voided,
+            completed_at: Some(at),
+            // Nothing is left undelivered: the outcome no longer counts.
+            delivered_at: Some(at),
+            gave_up: None,
+            unanswered: None,
+            is_error: false,
+            provenance: None,
+            digest: None,
+            is_tombstone: false,
+            ..entry.clone()
+        },
+    })
+}
+
+/// Returns the settled entry without its payloads: a tombstone, which still forbids running again.
+/// One that is known not to have run, or was denied, has no outcome to replay and keeps its row.
+///
+/// # Errors
+///
+/// The entry is open: its payloads are needed.
+pub fn bury(entry: &Entry) -> Result<Transition, Illegal> {
+    let is_tombstone = match entry.status {
+        Status::Completed | Status::Failed => true,
+        Status::Voided | Status::Denied => entry.is_tombstone,
+        Status::Pending | Status::InputRequired | Status::Accepted => {
+            return Err(Illegal {
+                change: "burying",
+                status: entry.status,
+            });
+        }
+    };
+    Ok(Transition {
+        expect: expect(entry),
+        entry: Entry {
+            is_tombstone,
+            ..entry.clone()
+        },
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -389,6 +501,64 @@ mod tests {
             assert_eq!(lose(&entry, Unanswered::UpstreamExited).is_ok(), pending);
             assert_eq!(void(&entry, Micros(1), None).is_ok(), pending);
         }
+    }
+
+    #[test]
+    fn only_a_pending_entry_is_ruled_on_and_only_a_settled_one_reopened() {
+        for status in Status::ALL {
+            let is_pending = status == Status::Pending;
+            let entry = entry(status);
+            assert_eq!(take_away(&entry, Fence(9)).is_ok(), is_pending);
+            for to in Status::ALL {
+                let legal = is_pending && matches!(to, Status::Completed | Status::Failed);
+                assert_eq!(rule(&entry, settlement(to)).is_ok(), legal, "{to:?}");
+            }
+            let settled = matches!(status, Status::Completed | Status::Failed | Status::Denied);
+            assert_eq!(reopen(&entry, Micros(9)).is_ok(), settled, "{status:?}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_settled_is_buried() {
+        for status in Status::ALL {
+            let buried = bury(&entry(status)).map(|transition| transition.entry);
+            match status {
+                Status::Completed | Status::Failed => assert!(buried.unwrap().is_tombstone),
+                Status::Voided | Status::Denied => assert_eq!(buried.unwrap(), entry(status)),
+                Status::Pending | Status::InputRequired | Status::Accepted => {
+                    assert!(buried.is_err());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_owner_that_was_fenced_loses_by_comparison() {
+        let owned = entry(Status::Pending);
+        let late = settle(&owned, settlement(Status::Completed)).unwrap();
+        let taken = take_away(&owned, Fence(9)).unwrap().entry;
+        let Expect::At { fence, .. } = late.expect else {
+            panic!("an outcome expects an entry");
+        };
+        assert_ne!(fence, taken.fence);
+        assert_eq!(taken.unanswered, Some(Unanswered::Fenced));
+        let ruled = rule(&taken, settlement(Status::Completed)).unwrap().entry;
+        assert_eq!((ruled.fence, ruled.unanswered), (Fence(9), None));
+        assert_eq!(ruled.gave_up, Some(GaveUp::Gone));
+    }
+
+    #[test]
+    fn a_reopened_entry_starts_its_next_attempt_clean() {
+        let mut done = entry(Status::Completed);
+        done.digest = Some([7; 32]);
+        done.is_tombstone = true;
+        done.is_error = true;
+        let open = reopen(&done, Micros(9)).unwrap().entry;
+        assert_eq!(open.status, Status::Voided);
+        assert_eq!((open.digest, open.provenance), (None, None));
+        assert!(!open.is_tombstone && !open.is_error && !open.is_undelivered());
+        let next = reserve_again(&open, reservation(2)).unwrap().entry;
+        assert_eq!((next.attempt, next.status), (2, Status::Pending));
     }
 
     #[test]

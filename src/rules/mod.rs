@@ -8,9 +8,12 @@
 //! Reading order: [`entry`] (what is stored), [`decide`] (THE TABLE), [`lifecycle`] (every
 //! change to an entry), [`policy`] (what may differ from tool to tool).
 
+pub mod audit;
 pub mod decide;
 pub mod entry;
 pub mod ids;
 pub mod lifecycle;
 pub mod policy;
+pub mod retention;
 pub mod signature;
+pub mod units;

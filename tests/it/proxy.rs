@@ -215,6 +215,11 @@ impl Proxy {
         self.recv_id_line(&call.id)
     }
 
+    /// Takes the proxy's input, for a thread that writes to it.
+    pub(crate) fn take_stdin(&mut self) -> ChildStdin {
+        self.stdin.take().expect("stdin is still open")
+    }
+
     pub(crate) fn close_stdin(&mut self) {
         self.stdin = None;
     }

@@ -236,6 +236,23 @@ pub(crate) fn cpu_ticks(pid: i32) -> u64 {
     times.map(|ticks| ticks.parse::<u64>().unwrap()).sum()
 }
 
+/// The most memory that a process ever had, in bytes.
+pub(crate) fn peak_memory(pid: i32) -> u64 {
+    memory_field(pid, "VmHWM:")
+}
+
+/// The memory that a process has, in bytes.
+pub(crate) fn memory(pid: i32) -> u64 {
+    memory_field(pid, "VmRSS:")
+}
+
+fn memory_field(pid: i32, name: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with(name));
+    let kib = line.and_then(|line| line.split_whitespace().nth(1));
+    kib.unwrap().parse::<u64>().unwrap() << 10
+}
+
 fn byte_lines(path: &Path) -> Vec<Vec<u8>> {
     let bytes = fs::read(path).unwrap_or_default();
     bytes

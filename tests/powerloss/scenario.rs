@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
-use std::time::Duration;
 
 use checkpoint::guard::{
     AdmissionVerdict, Answer, Call, Done, Guard, Op, Options, Settlement, Surroundings, Ticket,
@@ -104,6 +103,9 @@ impl Surroundings for Alone {
     fn random(&mut self) -> [u8; 16] {
         [9; 16]
     }
+    fn uptime(&mut self) -> (String, u64) {
+        (String::new(), 0)
+    }
 }
 
 pub(crate) struct Run {
@@ -148,12 +150,7 @@ impl Run {
         journal
             .begin(checkpoint::journal::Durability::Power)
             .map_err(|e| e.to_string())?;
-        let options = Options {
-            workflow: None,
-            redacts: false,
-            key: None,
-            join_max: Duration::from_secs(30),
-        };
+        let options = Options::default();
         Ok(Self {
             guard: Guard::new(journal, Alone::default(), options, Session::default()),
             acks: Vec::new(),
@@ -198,6 +195,7 @@ impl Run {
     pub(crate) fn answer(&mut self, ticket: Ticket, said: &Said) -> Result<(), JournalError> {
         let answered = |status, body: &str| Settlement::Answered {
             ticket,
+            first_wins: false,
             signature: signature("t", Some(b"{}"), false).unwrap(),
             answer: Answer {
                 status,
@@ -308,7 +306,8 @@ pub(crate) fn call(seq: u64) -> Call {
         protocol_version: None,
         tool_revision: None,
         traceparent: None,
-        policy: Policy::default(),
+        policy: Policy::default().into(),
+        policy_record: None,
         joined: None,
         was_forwarded: false,
     }

@@ -1,7 +1,7 @@
 //! What a run of many seeds has met: a counter that stays at zero means that a fault or a
 //! decision is not simulated at all.
 
-use checkpoint::guard::AdmissionVerdict;
+use checkpoint::guard::{AdmissionVerdict, Why};
 use checkpoint::rules::decide::Decision;
 
 use crate::oracle::Kind;
@@ -39,10 +39,10 @@ impl Coverage {
             AdmissionVerdict::Replay(replay) if replay.is_marked => &mut self.redeliveries,
             AdmissionVerdict::Replay(_) => &mut self.replays,
             AdmissionVerdict::Join { .. } => &mut self.joins,
-            AdmissionVerdict::Refuse(refused) => match refused.decision {
-                Decision::InDoubt => &mut self.doubts,
-                Decision::Diverge => &mut self.divergences,
-                Decision::InFlight => &mut self.in_flights,
+            AdmissionVerdict::Refuse(refused) => match refused.why {
+                Why::Table(Decision::InDoubt) => &mut self.doubts,
+                Why::Table(Decision::Diverge) => &mut self.divergences,
+                Why::Table(Decision::InFlight) => &mut self.in_flights,
                 _ => &mut self.quarantines,
             },
         };

@@ -55,12 +55,7 @@ impl Proxy {
             life,
             drawn: 0,
         };
-        let options = GuardOptions {
-            workflow: None,
-            redacts: false,
-            key: None,
-            join_max: Duration::from_secs(30),
-        };
+        let options = GuardOptions::default();
         Self {
             session: Session::new(plan.options()),
             guard: Guard::new(SimJournal::new(store), around, options, Row::default()),
@@ -121,8 +116,8 @@ impl Proxy {
 
     fn to_client(&mut self) -> String {
         let mut all = String::new();
-        while let Some((line, _)) = self.session.to_client(self.now) {
-            all += &String::from_utf8(line).unwrap();
+        while let Some(outgoing) = self.session.to_client(self.now) {
+            all += &String::from_utf8(outgoing.line).unwrap();
         }
         all
     }

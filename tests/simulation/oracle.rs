@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use checkpoint::guard::{Admission, AdmissionVerdict, Done, Op, Settlement};
+use checkpoint::guard::{Admission, AdmissionVerdict, Done, Op, Settlement, Why};
 use checkpoint::journal::memory::MemoryJournal;
 use checkpoint::rules::decide::Decision;
 use checkpoint::rules::entry::Status;
@@ -434,21 +434,23 @@ impl Oracle {
                 let (status, session, unanswered) = Self::row(memory, place)?;
                 let is_same = Self::arguments_of(memory, entry.fence) == request.arguments;
                 let is_live = shared.is_live(session);
-                let is_true = match refused.decision {
-                    Decision::InDoubt => status == Status::Pending && (unanswered || !is_live),
-                    Decision::Diverge => !is_same && status != Status::Pending,
-                    Decision::InFlight => {
+                let is_true = match refused.why {
+                    Why::Table(Decision::InDoubt) => {
+                        status == Status::Pending && (unanswered || !is_live)
+                    }
+                    Why::Table(Decision::Diverge) => !is_same && status != Status::Pending,
+                    Why::Table(Decision::InFlight) => {
                         !is_same
                             && is_live
                             && (status == Status::Pending || self.was_running(place))
                     }
-                    Decision::Proceed => request.is_forwarded,
+                    Why::Table(Decision::Proceed) => request.is_forwarded,
                     _ => false,
                 };
                 holds!(
                     is_true,
                     "I5 c{serial} is refused {:?}, and {place:?} is {status:?} (same {is_same}, live {is_live}, unanswered {unanswered})",
-                    refused.decision
+                    refused.why
                 );
             }
         }

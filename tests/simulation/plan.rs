@@ -134,6 +134,7 @@ impl Plan {
             drain_timeout: Duration::from_secs(5),
             call_id_from: checkpoint::mcp::call::CallIdFrom::Auto,
             ends_on_doubt: false,
+            policies: std::sync::Arc::default(),
         }
     }
 }

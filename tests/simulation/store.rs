@@ -9,7 +9,7 @@ use checkpoint::guard::Surroundings;
 use checkpoint::journal::memory::{MemoryJournal, MemoryTransaction};
 use checkpoint::journal::sqlite::{SqliteJournal, SqliteTransaction};
 use checkpoint::journal::{
-    Applied, Attempt, Branch, Durability, Event, EventRow, Identity, Journal, JournalError,
+    Applied, Attempt, Branch, Durability, Event, EventRow, Identity, Journal, JournalError, Lease,
     Outcome, Session, Stored, TaskKey, Transaction, Workflow, Write,
 };
 use checkpoint::rules::ids::{BranchId, Fence, HeldKey, Micros, Seq, SessionId, WorkflowId};
@@ -321,6 +321,60 @@ impl Transaction for SimTx<'_> {
     fn set_key_fingerprint(&mut self, fingerprint: [u8; 32]) -> Result<(), JournalError> {
         each!(self, tx => tx.set_key_fingerprint(fingerprint))
     }
+    fn create_branch(
+        &mut self,
+        workflow: u64,
+        parent: (BranchId, Seq),
+        at: Micros,
+    ) -> Result<Branch, JournalError> {
+        self.write()?;
+        each!(self, tx => tx.create_branch(workflow, parent, at))
+    }
+    fn fork_workflow(
+        &mut self,
+        id: &WorkflowId,
+        uid: [u8; 16],
+        parent: (BranchId, Seq),
+        at: Micros,
+    ) -> Result<Workflow, JournalError> {
+        self.write()?;
+        each!(self, tx => tx.fork_workflow(id, uid, parent, at))
+    }
+    fn set_generation(&mut self, workflow: u64, session: SessionId) -> Result<(), JournalError> {
+        self.write()?;
+        each!(self, tx => tx.set_generation(workflow, session))
+    }
+    fn count_entries(&mut self, workflow: u64) -> Result<u64, JournalError> {
+        each!(self, tx => tx.count_entries(workflow))
+    }
+    fn next_entry(&mut self, branch: BranchId, after: Seq) -> Result<Option<Stored>, JournalError> {
+        each!(self, tx => tx.next_entry(branch, after))
+    }
+    fn lease(&mut self, fence: Fence) -> Result<Option<Lease>, JournalError> {
+        each!(self, tx => tx.lease(fence))
+    }
+    fn put_lease(&mut self, fence: Fence, lease: &Lease) -> Result<(), JournalError> {
+        self.write()?;
+        each!(self, tx => tx.put_lease(fence, lease))
+    }
+    fn places_after(
+        &mut self,
+        after: Option<(BranchId, Seq)>,
+        limit: usize,
+    ) -> Result<Vec<(BranchId, Seq)>, JournalError> {
+        each!(self, tx => tx.places_after(after, limit))
+    }
+    fn payload_bytes(&mut self, fence: Fence) -> Result<u64, JournalError> {
+        each!(self, tx => tx.payload_bytes(fence))
+    }
+    fn drop_payload(&mut self, fence: Fence) -> Result<(), JournalError> {
+        self.write()?;
+        each!(self, tx => tx.drop_payload(fence))
+    }
+    fn put_detail(&mut self, event: u64, detail: &str) -> Result<(), JournalError> {
+        self.write()?;
+        each!(self, tx => tx.put_detail(event, detail))
+    }
     fn commit(self) -> Result<(), JournalError> {
         let unknown = JournalError::Failed("the commit's end is not known".into());
         match self.fault {
@@ -386,6 +440,10 @@ impl Surroundings for Around {
     fn raise_mark(&mut self, fence: Fence) {
         let mut shared = self.store.borrow_mut();
         shared.mark = shared.mark.max(fence.0);
+    }
+
+    fn uptime(&mut self) -> (String, u64) {
+        (String::new(), 0)
     }
 
     fn random(&mut self) -> [u8; 16] {

@@ -283,12 +283,7 @@ impl<'a> World<'a> {
             life,
             drawn: 0,
         };
-        let options = GuardOptions {
-            workflow: None,
-            redacts: self.plan.redacts,
-            key: None,
-            join_max: Duration::from_secs(30),
-        };
+        let options = GuardOptions::default();
         let guard = Guard::new(
             SimJournal::new(&self.store),
             around,
@@ -816,7 +811,8 @@ impl<'a> World<'a> {
 
     fn pump_down(&mut self, number: usize) -> Check {
         let now = self.now;
-        while let Some((line, ticket)) = self.lives[number].session.to_client(now) {
+        while let Some(outgoing) = self.lives[number].session.to_client(now) {
+            let (line, ticket) = (outgoing.line, outgoing.ticket);
             let text = String::from_utf8_lossy(&line).into_owned();
             tell!(self, "p{number} -> client {}", text.trim_end());
             self.note(&line);
@@ -1509,6 +1505,8 @@ fn shown_op(op: &Op) -> String {
         }
         Op::Note(note) => format!("note {}", note.kind),
         Op::TaskEnd { .. } => "task end".into(),
+        Op::Renew(..) => "renew".into(),
+        Op::Confirm(_) => "confirm".into(),
         Op::EndSession => "end session".into(),
     }
 }
@@ -1519,7 +1517,7 @@ fn shown_done(done: &Done) -> String {
             AdmissionVerdict::Run(ticket, letter) => {
                 format!("run seq {} fence {} {letter}", ticket.seq, ticket.fence)
             }
-            AdmissionVerdict::Refuse(refused) => format!("refuse {:?}", refused.decision),
+            AdmissionVerdict::Refuse(refused) => format!("refuse {:?}", refused.why),
             AdmissionVerdict::Join { ticket, .. } => format!("join fence {}", ticket.fence),
             AdmissionVerdict::Replay(replay) => format!("replay fence {}", replay.entry.fence),
         },

@@ -195,7 +195,7 @@ impl Source {
         &self.read[all]
     }
 
-    /// Takes the last bytes, [`TAIL_BYTES_MAX`] at most, of the last [`Line::TooLong`]; they may
+    /// Takes the last bytes, 4 KiB at most, of the last [`Line::TooLong`]; they may
     /// overlap its prefix.
     pub fn take_tail(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.tail)

@@ -3,11 +3,12 @@
 //! Must not: change an entry.
 
 use super::{Flight, Level, RefusalShape, Session};
-use crate::guard::{Admission, Note, Op, Refused, Replay};
+use crate::guard::{Admission, Note, Op, Refused, Replay, Why};
 use crate::mcp::frame::{Raw, RawId};
 use crate::mcp::outcome::read_result;
 use crate::mcp::reply::{
-    self, Annotation, Journaled, Refusal, RefusalKind, SideEffect, annotate, with_result_type,
+    self, Annotation, DataPlace, Journaled, Refusal, RefusalKind, SideEffect, annotate,
+    with_result_type,
 };
 use crate::rules::decide::Decision;
 use crate::rules::entry::{Entry, Status};
@@ -32,7 +33,17 @@ impl Session {
         if as_error {
             reply::refusal_as_error(id, refusal)
         } else {
-            reply::refusal_as_result(id, refusal, is_stateless)
+            let held_to_schema = refusal
+                .called_tool
+                .as_deref()
+                .or(refusal.tool.as_deref())
+                .is_some_and(|tool| self.known.has_output_schema(tool));
+            let place = if held_to_schema {
+                DataPlace::Meta
+            } else {
+                DataPlace::StructuredContent
+            };
+            reply::refusal_as_result(id, refusal, is_stateless, place)
         }
     }
 
@@ -72,18 +83,24 @@ impl Session {
         admission: &Admission,
         refused: &Refused,
     ) -> Refusal {
-        let kind = match refused.decision {
-            Decision::Diverge | Decision::Fork => RefusalKind::Divergence,
-            Decision::InFlight => RefusalKind::InFlight,
-            Decision::InDoubt => RefusalKind::InDoubt,
-            Decision::Abandon => RefusalKind::Abandoned,
-            Decision::Deny => RefusalKind::Denied,
-            Decision::Expired => RefusalKind::ResultExpired,
-            // Only of a call that was forwarded, and whose fence was taken away.
-            Decision::Proceed | Decision::Retry | Decision::NextRound => {
-                RefusalKind::OutcomeUnknown
-            }
-            Decision::Quarantine | Decision::Replay | Decision::Join => RefusalKind::Quarantined,
+        let kind = match refused.why {
+            Why::LimitReached => RefusalKind::LimitReached,
+            Why::StaleGeneration => RefusalKind::StaleGeneration,
+            Why::Table(decision) => match decision {
+                Decision::Diverge | Decision::Fork => RefusalKind::Divergence,
+                Decision::InFlight => RefusalKind::InFlight,
+                Decision::InDoubt => RefusalKind::InDoubt,
+                Decision::Abandon => RefusalKind::Abandoned,
+                Decision::Deny => RefusalKind::Denied,
+                Decision::Expired => RefusalKind::ResultExpired,
+                // Only of a call that was forwarded, and whose fence was taken away.
+                Decision::Proceed | Decision::Retry | Decision::NextRound => {
+                    RefusalKind::OutcomeUnknown
+                }
+                Decision::Quarantine | Decision::Replay | Decision::Join => {
+                    RefusalKind::Quarantined
+                }
+            },
         };
         // Whatever the entry is by now, this very call was sent.
         let kind = match kind.side_effect() {
@@ -137,8 +154,7 @@ impl Session {
         refusal.incoming_signature = Some(shown_signature(flight.signature, entry));
         if let Some(entry) = entry {
             if entry.tool != flight.call.tool {
-                let incoming = crate::json::quote(&flight.call.tool);
-                refusal.more.push(("incoming_tool", incoming));
+                refusal.called_tool = Some(flight.call.tool.clone());
             }
             refusal.tool = Some(entry.tool.clone());
             refusal.seq = Some(entry.seq.0);
@@ -181,10 +197,19 @@ impl Session {
         let body: &[u8] = outcome.body.as_deref().unwrap_or_default();
         let is_error = outcome.status == Status::Failed;
         let adapted;
+        // What was legal for its caller is so for another of the same era, whatever it is; the
+        // result of an ended task was no answer to a call yet.
+        let is_same_era = ended.is_none()
+            && is_stateless_version(replay.protocol_version.as_deref()) == flight.is_stateless;
         let payload = if is_error {
             Raw::Error(body)
         } else {
-            match legal_form(body, flight.is_stateless) {
+            let form = if is_same_era {
+                Form::AsItIs
+            } else {
+                legal_form(body, flight.is_stateless)
+            };
+            match form {
                 Form::AsItIs => Raw::Result(body),
                 Form::WithResultType => {
                     adapted = with_result_type(body);
@@ -247,6 +272,11 @@ fn shown_signature(plain: Signature, entry: Option<&Entry>) -> String {
         }
         Some(_) | None => plain.to_string(),
     }
+}
+
+/// Whether calls of this protocol revision carry it themselves, in `_meta`. Revisions are dates.
+fn is_stateless_version(version: Option<&str>) -> bool {
+    version.is_some_and(|version| version >= "2026-07-28")
 }
 
 enum Form {

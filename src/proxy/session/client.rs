@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::{Asked, Flight, Level, PassingKind, PassingRequest, Session, Stage};
-use crate::guard::{Call, Op, Round};
+use crate::guard::{Call, CallKey, Op, Round};
 use crate::journal::Payload;
 use crate::json;
 use crate::mcp::call::{self, Malformed};
@@ -14,7 +14,7 @@ use crate::mcp::outcome;
 use crate::mcp::reply::{Refusal, RefusalKind};
 use crate::rules::entry::GaveUp;
 use crate::rules::ids::{Seq, WorkflowId};
-use crate::rules::policy::Policy;
+use crate::rules::policy::{OnCancel, derive_key};
 use crate::rules::signature::signature;
 use crate::seeded::{self, Bug};
 
@@ -79,8 +79,10 @@ impl Session {
     pub fn client_line_too_long(&mut self, prefix: &[u8], tail: &[u8], bytes: u64) {
         let mut refusal = Refusal::new(RefusalKind::MessageTooLarge);
         refusal.reason = Some(format!("a line of {bytes} bytes"));
-        // The id may stand in what was kept; where it does not, nobody can be told.
-        let id = super::upstream::id_of_long_line(prefix, tail);
+        // The id may stand in what was kept; where it does not, nobody can be told. An answer's id
+        // is the upstream's, and the client may wait for one of its own that is the same.
+        let told = super::upstream::read_long_line(prefix, tail);
+        let id = told.id.filter(|_| !told.is_answer);
         self.say(
             Level::Warn,
             format!("a line of {bytes} bytes from the client is over --max-message-bytes"),
@@ -89,7 +91,7 @@ impl Session {
             self.note_refusal(&refusal);
         }
         let line = crate::mcp::reply::refusal_as_error(id, &refusal);
-        self.down.push(line);
+        self.down.push(line, None);
     }
 
     /// Takes note of what was left at the client's end without a line end: no message.
@@ -108,7 +110,7 @@ impl Session {
             self.note_refusal(&refusal);
         }
         let line = crate::mcp::reply::refusal_as_error(refused.id, &refusal);
-        self.down.push(line);
+        self.down.push(line, None);
     }
 
     fn passing(&mut self, passing: &Passing<'_>, line: &Arc<Vec<u8>>) -> Step {
@@ -189,9 +191,11 @@ impl Session {
         };
         self.settled.forget(&key);
         self.ours.forget(&key);
-        if !self.options.is_journaled
-            || (self.options.trusts_annotations && self.known.is_read_only(&call.name))
-        {
+        let policies = Arc::clone(&self.options.policies);
+        let in_force = policies.in_force(&call.name, self.known.idempotent_hint(&call.name));
+        let policy = &in_force.policy;
+        let is_trusted = self.options.trusts_annotations && self.known.is_read_only(&call.name);
+        if !self.options.is_journaled || !in_force.is_journaled(is_trusted) {
             return self.pass_call(call, key);
         }
         let fields = (|| -> Result<_, Malformed> {
@@ -239,7 +243,31 @@ impl Session {
                 return Step::Done;
             }
         };
-        let policy = Policy::default();
+        let call_id = call.call_id(&self.options.call_id_from);
+        let given_key = given_key.map(|text| CallKey {
+            text,
+            is_derived: false,
+        });
+        let derived = if given_key.is_some() {
+            Ok(None)
+        } else {
+            derive_key(policy, call.arguments, &signature, call_id.as_deref())
+        };
+        let key_of_call = match derived {
+            Ok(derived) => given_key.or(derived.map(|text| CallKey {
+                text,
+                is_derived: true,
+            })),
+            Err(invalid) => {
+                let mut refused = Refusal::new(RefusalKind::InvalidKey);
+                refused.reason = Some(invalid.to_string());
+                refused.seq = seq;
+                refused.tool = Some(call.name.clone().into_owned());
+                self.refuse_early(call, is_stateless, refused);
+                return Step::Done;
+            }
+        };
+        let policy = Arc::clone(policy);
         let is_explicit = call.is_explicit();
         let asked = Call {
             tool: call.name.clone().into_owned(),
@@ -247,10 +275,8 @@ impl Session {
             arguments: call.arguments.map(|raw| part_of(line, raw)),
             workflow: workflow.map(WorkflowId),
             seq: seq.map(Seq),
-            key: given_key,
-            call_id: call
-                .call_id(&self.options.call_id_from)
-                .map(std::borrow::Cow::into_owned),
+            key: key_of_call,
+            call_id: call_id.map(std::borrow::Cow::into_owned),
             round: call.is_further_round().then(|| round_of(call)),
             protocol_version: call
                 .protocol_version
@@ -259,7 +285,8 @@ impl Session {
                 .or_else(|| self.known.protocol_version.clone()),
             tool_revision: self.known.tool_revision(&call.name),
             traceparent: call.traceparent.clone().map(std::borrow::Cow::into_owned),
-            policy: policy.clone(),
+            policy: Arc::clone(&policy),
+            policy_record: in_force.record.clone(),
             joined: None,
             was_forwarded: false,
         };
@@ -309,7 +336,7 @@ impl Session {
         // A request that is not valid as such is the client program's fault, not a model's.
         let is_explicit = call.is_explicit() || refusal.kind == RefusalKind::InvalidRequest;
         let line = self.refusal_line(Some(call.id), &refusal, is_explicit, is_stateless);
-        self.down.push(line);
+        self.down.push(line, None);
         if self.in_flight(call.id).is_none() {
             self.ours.add(call.id.key());
         }
@@ -342,7 +369,7 @@ impl Session {
                 self.ours.add(key.clone());
                 Step::Done
             }
-            Stage::Admitting => {
+            Stage::Admitting | Stage::Confirming { .. } => {
                 // It follows its call, if that goes out at all.
                 flight.is_cancelled = true;
                 flight.held_back.push(line.as_ref().clone());
@@ -356,9 +383,14 @@ impl Session {
             Stage::Forwarded(forwarded) => {
                 let (ticket, sent_at) = (forwarded.ticket, forwarded.at);
                 flight.is_cancelled = true;
+                let is_shielded = flight.policy.on_cancel == OnCancel::Shield;
                 if !seeded::has(Bug::GivingUpUnrecorded) {
                     self.ops
                         .push((Asked::Nobody, Op::GiveUp(ticket, GaveUp::Cancelled)));
+                }
+                // Shielded: the call goes on, so that its outcome becomes known.
+                if is_shielded {
+                    return Step::Done;
                 }
                 if self.has_waiters(&ticket.fence) {
                     self.hurry_waiters(ticket.fence, sent_at);

@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Asked, Level, PASSING_DRAIN_MAX, SIGNAL_DRAIN_MAX, Session, Stage};
+use super::{Asked, Flight, Level, PASSING_DRAIN_MAX, SIGNAL_DRAIN_MAX, Session, Stage};
 use crate::guard::{Op, Settlement, Ticket};
 use crate::json;
 use crate::mcp::frame::{IdKey, RawId};
@@ -221,7 +221,7 @@ impl Session {
                     }
                 }
                 Stage::Joining { .. } => over.push(key.clone()),
-                Stage::Admitting => {}
+                Stage::Admitting | Stage::Confirming { .. } => {}
             }
         }
         for key in over {
@@ -314,12 +314,13 @@ impl Session {
             fences.push(ticket.fence);
             if taken == 0 || seeded::has(Bug::VoidAfterBytes) {
                 // Not forwarded means that the pipe accepted no byte of it.
-                self.void(Some(&key), ticket, "never forwarded");
                 let mut refusal = Refusal::new(RefusalKind::UpstreamUnavailable);
                 refusal.reason = Some(end.words());
                 refusal.seq = Some(ticket.seq.0);
                 refusal.tool = Some(flight.call.tool.clone());
-                self.refuse_flight(&flight, &refusal);
+                let asked = self.tell_later(&flight, &refusal, now);
+                self.ops
+                    .push((asked, Self::void_op(ticket, "never forwarded")));
                 continue;
             }
             let reason = if drained {
@@ -334,14 +335,6 @@ impl Session {
                 bytes,
                 elapsed,
             };
-            self.ops.push((
-                Asked::Nobody,
-                Op::Settle(Settlement::Lost {
-                    ticket,
-                    reason,
-                    detail: evidence.json(),
-                }),
-            ));
             let mut refusal = Refusal::new(RefusalKind::OutcomeUnknown);
             refusal.reason = Some("upstream_exited".into());
             refusal.seq = Some(ticket.seq.0);
@@ -353,7 +346,15 @@ impl Session {
                 "checkpoint show {} --journal {}",
                 ticket.seq, self.options.journal_shown
             ));
-            self.refuse_flight(&flight, &refusal);
+            let asked = self.tell_later(&flight, &refusal, now);
+            self.ops.push((
+                asked,
+                Op::Settle(Settlement::Lost {
+                    ticket,
+                    reason,
+                    detail: evidence.json(),
+                }),
+            ));
         }
         let mut passing: Vec<_> = self.passing.drain().collect();
         passing.sort_by(|left, right| left.0.cmp(&right.0));
@@ -372,16 +373,21 @@ impl Session {
         // JSON-RPC's own "internal error": no code of ours, since nothing is claimed of an effect.
         let message = format!("checkpoint: {}", self.phase.why_unavailable());
         let line = reply::plain_error(Some(id), -32603, &message);
-        self.down.push(line);
+        self.down.push(line, None);
     }
 
     /// Looks at the clock: deadlines of calls, waits and drains.
     pub fn tick(&mut self, now: Instant) {
+        self.tell_kept(Some(now));
+        let mut beats = Vec::new();
         let mut overdue = Vec::new();
         let mut due = Vec::new();
         for (key, flight) in &self.flights {
             match &flight.stage {
                 Stage::Forwarded(forwarded) => {
+                    if forwarded.beat_at.is_some_and(|at| now >= at) {
+                        beats.push(key.clone());
+                    }
                     if flight.waits() && forwarded.overdue_at.is_some_and(|at| now >= at) {
                         overdue.push(key.clone());
                     }
@@ -391,11 +397,14 @@ impl Session {
                         due.push(key.clone());
                     }
                 }
-                Stage::Admitting | Stage::Settling(_) => {}
+                Stage::Admitting | Stage::Confirming { .. } | Stage::Settling(_) => {}
             }
         }
         overdue.sort();
         due.sort();
+        for key in beats {
+            self.beat(&key, now);
+        }
         for key in overdue {
             self.overdue(&key, now);
         }
@@ -413,6 +422,18 @@ impl Session {
         self.mark_lazy(now);
     }
 
+    /// Renews the lease of a running at-least-once call.
+    fn beat(&mut self, key: &IdKey, now: Instant) {
+        let Some(flight) = self.flights.get_mut(key) else {
+            return;
+        };
+        if let Stage::Forwarded(forwarded) = &mut flight.stage {
+            forwarded.beat_at = Some(now + flight.policy.heartbeat);
+            let op = Op::Renew(forwarded.ticket, flight.policy.lease_ttl);
+            self.ops.push((Asked::Renewal(key.clone()), op));
+        }
+    }
+
     fn overdue(&mut self, key: &IdKey, now: Instant) {
         let Some(flight) = self.flights.get_mut(key) else {
             return;
@@ -425,7 +446,10 @@ impl Session {
         let evidence = Evidence {
             reason: "timeout",
             end: None,
-            bytes_written: bytes,
+            bytes_written: self
+                .up_written
+                .saturating_sub(forwarded.bytes.start)
+                .min(bytes),
             bytes,
             elapsed: now.saturating_duration_since(forwarded.at),
         };
@@ -443,12 +467,52 @@ impl Session {
             ticket.seq, self.options.journal_shown
         ));
         let line = self.refusal_line(RawId::new(&id), &refusal, explicit, stateless);
-        self.down.push(line);
-        self.ops.push((
-            Asked::Nobody,
-            Op::Settle(Settlement::Overdue { ticket, detail }),
-        ));
+        let asked = self.tell_line_later(line, now);
+        self.ops
+            .push((asked, Op::Settle(Settlement::Overdue { ticket, detail })));
         self.hurry_waiters(ticket.fence, now);
+    }
+
+    /// Keeps a refusal until it is durable that its call will not be answered: its caller may ask
+    /// again at once, in another session, which must not take the call for one that is waited for.
+    fn tell_later(&mut self, flight: &Flight, refusal: &Refusal, now: Instant) -> Asked {
+        if !flight.waits() {
+            return Asked::Nobody;
+        }
+        let line = self.refusal_line(
+            flight.raw_id(),
+            refusal,
+            flight.is_explicit,
+            flight.is_stateless,
+        );
+        self.tell_line_later(line, now)
+    }
+
+    fn tell_line_later(&mut self, line: Vec<u8>, now: Instant) -> Asked {
+        let slot = self.down.reserve(now);
+        self.telling.insert(slot, (now + super::TELL_MAX, line));
+        Asked::Telling(slot)
+    }
+
+    /// Tells a refusal that was kept, unless it has been told.
+    pub(super) fn tell(&mut self, slot: u64) {
+        if let Some((_, line)) = self.telling.remove(&slot) {
+            self.down.fill(slot, line, None);
+        }
+    }
+
+    /// Tells the refusals that were kept, all of them or those that can't be kept any longer.
+    pub fn tell_kept(&mut self, due: Option<Instant>) {
+        let mut slots: Vec<u64> = self
+            .telling
+            .iter()
+            .filter(|(_, (until, _))| due.is_none_or(|now| now >= *until))
+            .map(|(slot, _)| *slot)
+            .collect();
+        slots.sort_unstable();
+        for slot in slots {
+            self.tell(slot);
+        }
     }
 
     /// Returns whether nothing is left to be done for anybody but the upstream.

@@ -15,6 +15,7 @@ use crate::mcp::frame::IdKey;
 use crate::mcp::reply::{Annotation, Refusal, RefusalKind, annotate};
 use crate::rules::entry::GaveUp;
 use crate::rules::ids::{Fence, Micros};
+use crate::rules::policy::{Delivery, OnLostLease, PassKey, Policy};
 use crate::seeded::{self, Bug};
 
 impl Session {
@@ -40,6 +41,7 @@ impl Session {
             ops.push(op);
         }
         self.lazy_since = None;
+        self.asked_at = Some(now);
         Some(ops)
     }
 
@@ -88,8 +90,16 @@ impl Session {
                 }
                 (Asked::Settlement(key), Done::Settled(at)) => self.settled(&key, at, now),
                 (Asked::Settlement(key), Done::Stale) => self.went_stale(&key, now),
+                (Asked::Confirmation(key), Done::Noted) => self.confirmed(&key, now),
+                (Asked::Confirmation(key), Done::Stale) => self.ask_anew(&key),
+                (Asked::Renewal(key), Done::Stale) => self.lost_lease(&key),
+                (Asked::Telling(slot), _) => self.tell(slot),
                 (
-                    Asked::Nobody | Asked::Admission(..) | Asked::Settlement(_),
+                    Asked::Nobody
+                    | Asked::Admission(..)
+                    | Asked::Settlement(_)
+                    | Asked::Confirmation(_)
+                    | Asked::Renewal(_),
                     Done::Settled(_) | Done::Stale | Done::Noted | Done::Admitted(_),
                 ) => {}
             }
@@ -104,6 +114,15 @@ impl Session {
     }
 
     fn admitted(&mut self, key: &IdKey, asking: u64, admission: &Admission, now: Instant) {
+        for note in &admission.notes {
+            if note.kind == "resume_ended" {
+                self.say(
+                    Level::Info,
+                    "the replay has come to its end: calls are new from here on",
+                );
+            }
+            self.lazily(Op::Note(note.clone()));
+        }
         let owner_waits = match &admission.verdict {
             AdmissionVerdict::Join { ticket, .. } => self
                 .owners
@@ -131,7 +150,15 @@ impl Session {
                     ticket.seq, ticket.attempt
                 );
                 self.say(Level::Debug, said);
-                self.forward(key, *ticket, now);
+                let waited = self
+                    .asked_at
+                    .map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+                if waited > self.third_of_lease(key) {
+                    // It waited so long that somebody may have taken the entry over.
+                    self.confirm(key, *ticket, admission.place);
+                } else {
+                    self.forward(key, *ticket, admission.place, now);
+                }
             }
             AdmissionVerdict::Replay(replay) => {
                 let Some(flight) = self.flights.remove(key) else {
@@ -144,7 +171,7 @@ impl Session {
                 let undelivered = replay.entry.is_undelivered();
                 let ticket = undelivered.then(|| Ticket::of(&replay.entry));
                 match self.replay_line(&flight, admission, replay) {
-                    Ok(line) => self.down.push_answer(line, ticket),
+                    Ok(line) => self.down.push(line, ticket),
                     Err(refusal) => self.refuse_flight(&flight, &refusal),
                 }
             }
@@ -222,7 +249,7 @@ impl Session {
     }
 
     /// The reservation is durable: the call may go out.
-    fn forward(&mut self, key: &IdKey, ticket: Ticket, now: Instant) {
+    fn forward(&mut self, key: &IdKey, ticket: Ticket, place: ([u8; 16], u32), now: Instant) {
         if self.phase.is_upstream_gone() {
             self.void(Some(key), ticket, "the upstream is gone");
             if let Some(flight) = self.flights.remove(key) {
@@ -242,16 +269,24 @@ impl Session {
         };
         // They share the line, which now goes on its way without a copy.
         flight.call.arguments = None;
-        let limit = flight.policy.timeout.or(self.options.call_timeout);
+        let line = unshare(line);
+        let line = match pass_key(&line, &flight.policy, ticket, place) {
+            Some(line) => line,
+            None => line,
+        };
+        let policy = &flight.policy;
+        let beat_at = (policy.delivery == Delivery::AtLeastOnce).then(|| now + policy.heartbeat);
+        let limit = policy.timeout.or(self.options.call_timeout);
         let is_gone = self.phase.is_client_gone();
         flight.stage = Stage::Forwarded(Forwarded {
             ticket,
             bytes: u64::MAX..u64::MAX,
             at: now,
             overdue_at: limit.map(|limit| now + limit),
+            beat_at,
         });
         self.owners.insert(ticket.fence, key.clone());
-        self.up.push_call(unshare(line), key.clone());
+        self.up.push_call(line, key.clone());
         let held_back = std::mem::take(&mut flight.held_back);
         if !held_back.is_empty() {
             // Before what was asked since: an equal call after the cancellation joins this one.
@@ -266,15 +301,90 @@ impl Session {
         }
     }
 
+    fn third_of_lease(&self, key: &IdKey) -> Duration {
+        self.flights
+            .get(key)
+            .map_or(Duration::MAX, |flight| flight.policy.lease_ttl / 3)
+    }
+
+    /// Asks whether the attempt is still ours, immediately before its first byte goes out.
+    fn confirm(&mut self, key: &IdKey, ticket: Ticket, place: ([u8; 16], u32)) {
+        if let Some(flight) = self.flights.get_mut(key) {
+            flight.stage = Stage::Confirming { ticket, place };
+            self.ops
+                .push((Asked::Confirmation(key.clone()), Op::Confirm(ticket)));
+        }
+    }
+
+    fn confirmed(&mut self, key: &IdKey, now: Instant) {
+        if let Some(flight) = self.flights.get(key)
+            && let Stage::Confirming { ticket, place } = flight.stage
+        {
+            self.forward(key, ticket, place, now);
+        }
+    }
+
+    /// Another session has taken the entry over before anything went out: its outcome is ours.
+    fn ask_anew(&mut self, key: &IdKey) {
+        let Some(flight) = self.flights.get_mut(key) else {
+            return;
+        };
+        if let Stage::Confirming { ticket, .. } = flight.stage {
+            flight.call.joined = Some(Joined {
+                branch: ticket.branch,
+                seq: ticket.seq,
+                fence: ticket.fence,
+            });
+            flight.stage = Stage::Admitting;
+            let op = Op::Admit(flight.call.clone());
+            self.askings += 1;
+            flight.asked = Some(self.askings);
+            self.ops
+                .push((Asked::Admission(key.clone(), self.askings), op));
+        }
+    }
+
+    /// Another session has taken a running call over. Its outcome counts; ours would be stale.
+    fn lost_lease(&mut self, key: &IdKey) {
+        let Some(flight) = self.flights.get_mut(key) else {
+            return;
+        };
+        let Stage::Forwarded(forwarded) = &mut flight.stage else {
+            return;
+        };
+        forwarded.beat_at = None;
+        let ticket = forwarded.ticket;
+        let cancels = flight.policy.on_lost_lease == OnLostLease::Cancel;
+        let id = flight.id.clone();
+        self.say(
+            Level::Warn,
+            format!(
+                "fenced at seq={}: another session has taken the call over",
+                ticket.seq
+            ),
+        );
+        self.lazily(Op::Note(Note {
+            kind: "fenced",
+            entry: Some((ticket.branch, ticket.seq, Some(ticket.fence))),
+            letter: None,
+            detail: None,
+            merges: true,
+        }));
+        if cancels {
+            self.up.push(crate::mcp::reply::cancellation(&id));
+        }
+    }
+
     /// Notes that a reserved call was never forwarded.
     pub(super) fn void(&mut self, _key: Option<&IdKey>, ticket: Ticket, why: &str) {
-        self.ops.push((
-            Asked::Nobody,
-            Op::Settle(Settlement::Void {
-                ticket,
-                detail: format!("{{\"reason\":{}}}", crate::json::quote(why)),
-            }),
-        ));
+        self.ops.push((Asked::Nobody, Self::void_op(ticket, why)));
+    }
+
+    pub(super) fn void_op(ticket: Ticket, why: &str) -> Op {
+        Op::Settle(Settlement::Void {
+            ticket,
+            detail: format!("{{\"reason\":{}}}", crate::json::quote(why)),
+        })
     }
 
     /// Answers a flight that is over with a refusal, if anybody waits for it.
@@ -286,7 +396,7 @@ impl Session {
                 flight.is_explicit,
                 flight.is_stateless,
             );
-            self.down.push(line);
+            self.down.push(line, None);
         }
     }
 
@@ -371,7 +481,10 @@ impl Session {
     pub(super) fn has_waiters(&self, fence: &Fence) -> bool {
         self.flights.values().any(|flight| match &flight.stage {
             Stage::Joining { ticket, .. } => ticket.fence == *fence && !flight.is_cancelled,
-            Stage::Admitting | Stage::Forwarded(_) | Stage::Settling(_) => false,
+            Stage::Admitting
+            | Stage::Confirming { .. }
+            | Stage::Forwarded(_)
+            | Stage::Settling(_) => false,
         })
     }
 
@@ -382,7 +495,10 @@ impl Session {
             .iter()
             .filter(|(_, flight)| match &flight.stage {
                 Stage::Joining { ticket, .. } => ticket.fence == fence,
-                Stage::Admitting | Stage::Forwarded(_) | Stage::Settling(_) => false,
+                Stage::Admitting
+                | Stage::Confirming { .. }
+                | Stage::Forwarded(_)
+                | Stage::Settling(_) => false,
             })
             .filter(|_| !seeded::has(Bug::WaitersForgotten))
             .map(|(key, _)| key.clone())
@@ -439,22 +555,26 @@ impl Session {
         for (asked, op) in asked.into_iter().zip(ops) {
             match (asked, op) {
                 (Asked::Admission(key, asking), _) => {
-                    self.refuse_unjournaled(&key, asking, error);
+                    self.refuse_unjournaled(&key, Some(asking), error);
+                }
+                (Asked::Confirmation(key), _) => {
+                    self.refuse_unjournaled(&key, None, error);
                 }
                 (Asked::Settlement(key), Op::Settle(settlement)) => {
                     // Whatever was written before is not known to be complete any more.
                     self.latched.get_or_insert(error.reason());
                     self.deliver_unjournaled(&key, &settlement, now);
                 }
-                (Asked::Settlement(_) | Asked::Nobody, _) => {}
+                (Asked::Telling(slot), _) => self.tell(slot),
+                (Asked::Settlement(_) | Asked::Renewal(_) | Asked::Nobody, _) => {}
             }
         }
         self.mark_lazy(now);
     }
 
-    fn refuse_unjournaled(&mut self, key: &IdKey, asking: u64, error: &JournalError) {
+    fn refuse_unjournaled(&mut self, key: &IdKey, asking: Option<u64>, error: &JournalError) {
         let flight = self.flights.get(key);
-        if flight.is_none_or(|flight| flight.asked != Some(asking)) {
+        if flight.is_none_or(|flight| flight.asked != asking) {
             return;
         }
         let Some(mut flight) = self.flights.remove(key) else {
@@ -530,7 +650,10 @@ impl Session {
         let mut kept = Vec::new();
         for (asked, op) in asked.into_iter().zip(ops) {
             match asked {
-                Asked::Admission(key, asking) => self.refuse_unjournaled(&key, asking, error),
+                Asked::Admission(key, asking) => {
+                    self.refuse_unjournaled(&key, Some(asking), error);
+                }
+                Asked::Confirmation(key) => self.refuse_unjournaled(&key, None, error),
                 asked => {
                     self.asked.push(asked);
                     kept.push(op);
@@ -540,4 +663,39 @@ impl Session {
         self.mark_lazy(now);
         kept
     }
+}
+
+/// Returns the line with the key, attempt and fence that the tool's policy hands on to the upstream;
+/// nothing where it does not.
+fn pass_key(
+    line: &[u8],
+    policy: &Policy,
+    ticket: Ticket,
+    (uid, branch): ([u8; 16], u32),
+) -> Option<Vec<u8>> {
+    use crate::mcp::pass_key::{KeyPlace, PassedKey, pass_key};
+    use std::fmt::Write as _;
+    let place = match policy.pass_key.as_ref()? {
+        PassKey::Arguments {
+            key,
+            attempt,
+            fence,
+        } => KeyPlace::Arguments {
+            key,
+            attempt: attempt.as_deref(),
+            fence: fence.as_deref(),
+        },
+        PassKey::Meta => KeyPlace::Meta,
+    };
+    let mut key = String::new();
+    for byte in uid {
+        let _ = write!(key, "{byte:02x}");
+    }
+    let _ = write!(key, "/{branch}/{}", ticket.seq);
+    let passed = PassedKey {
+        idempotency_key: &key,
+        attempt: u64::from(ticket.attempt),
+        fence: ticket.fence.0,
+    };
+    Some(pass_key(line, &place, &passed)?.into_owned())
 }

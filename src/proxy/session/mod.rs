@@ -6,7 +6,7 @@
 //! The driver carries it out and asks again.
 //!
 //! Invariants, each the reason for a queue below: a call's bytes come out only after
-//! [`Done::Admitted`] said that its reservation is durable; an answer's bytes come out only after
+//! [`crate::guard::Done::Admitted`] said that its reservation is durable; an answer's bytes come out only after
 //! its outcome is; lines of one direction keep their order, but for a call that waits for its
 //! reservation, which lets others pass; ids and bytes are the sender's.
 //!
@@ -23,16 +23,18 @@ mod upstream;
 
 pub use ends::{Evidence, Phase, RunEnd, UpstreamEnd};
 pub use known::Known;
+pub use queue::Outgoing;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::guard::{Call, Op, Settlement, Ticket};
 use crate::mcp::call::CallIdFrom;
 use crate::mcp::frame::{IdKey, RawId};
 use crate::rules::ids::Fence;
-use crate::rules::policy::Policy;
+use crate::rules::policy::{Policy, PolicySet};
 use crate::rules::signature::Signature;
 use crate::seeded::{self, Bug};
 
@@ -70,6 +72,8 @@ pub struct Options {
     pub call_id_from: CallIdFrom,
     /// The first in-doubt refusal ends the run.
     pub ends_on_doubt: bool,
+    /// What may differ from tool to tool.
+    pub policies: Arc<PolicySet>,
 }
 
 /// How long an answer that is being made durable may hold back what came after it from the
@@ -83,11 +87,22 @@ const PASSING_DRAIN_MAX: Duration = Duration::from_millis(300);
 /// How long calls may go on after a signal: hosts wait 2 s before they kill.
 const SIGNAL_DRAIN_MAX: Duration = Duration::from_secs(1);
 
+/// How long a refusal may wait until it is durable that its call will not be answered: it must
+/// reach its caller within a second of the upstream's end.
+const TELL_MAX: Duration = Duration::from_millis(500);
+
 /// What a call is doing.
 #[derive(Debug)]
 enum Stage {
     /// Its admission has been asked of the journal. The line waits here.
     Admitting,
+    /// It was reserved a while ago, and the journal is asked whether it is still ours.
+    Confirming {
+        /// The attempt.
+        ticket: Ticket,
+        /// The stable part of a key for the upstream.
+        place: ([u8; 16], u32),
+    },
     /// It waits for another session's call, or for one of ours.
     Joining {
         /// The running attempt.
@@ -111,13 +126,15 @@ struct Forwarded {
     at: Instant,
     /// When it is answered `outcome_unknown`.
     overdue_at: Option<Instant>,
+    /// When its lease is renewed, if it has one.
+    beat_at: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Settling {
     ticket: Ticket,
     /// The upstream's line, shared with the op that stores a part of it.
-    line: std::sync::Arc<Vec<u8>>,
+    line: Arc<Vec<u8>>,
     /// Where the answer goes in the order of lines; `None`: nobody waits for it.
     slot: Option<u64>,
     /// The error means that the call was not executed: it passes, and is no outcome.
@@ -130,11 +147,11 @@ struct Flight {
     /// The id's bytes as they came.
     id: Vec<u8>,
     /// The line, until it is forwarded. Shared with the op that stores its arguments.
-    line: Option<std::sync::Arc<Vec<u8>>>,
+    line: Option<Arc<Vec<u8>>>,
     /// What the guard is asked, kept while it may be asked again.
     call: Box<Call>,
     signature: Signature,
-    policy: Policy,
+    policy: Arc<Policy>,
     /// It said a seq or a key.
     is_explicit: bool,
     /// The stateless revision's shapes are legal for it.
@@ -193,6 +210,10 @@ enum Asked {
     /// id before, is not this call's.
     Admission(IdKey, u64),
     Settlement(IdKey),
+    Confirmation(IdKey),
+    Renewal(IdKey),
+    /// A refusal that is to be told once it is durable that the call will not be answered.
+    Telling(u64),
     Nobody,
 }
 
@@ -205,6 +226,10 @@ pub struct Session {
     /// Which flight owns an attempt of ours.
     owners: HashMap<Fence, IdKey>,
     passing: HashMap<IdKey, PassingRequest>,
+    /// Refusals that keep a place in `down`: until when, and the line.
+    telling: HashMap<u64, (Instant, Vec<u8>)>,
+    /// How far the stream to the upstream has been accepted by its pipe.
+    up_written: u64,
     up: queue::UpQueue,
     down: queue::DownQueue,
     ops: Vec<(Asked, Op)>,
@@ -212,6 +237,8 @@ pub struct Session {
     asked: Vec<Asked>,
     /// How often the journal has been asked about a call.
     askings: u64,
+    /// When the journal got it.
+    asked_at: Option<Instant>,
     /// Events that may wait for the next commit.
     lazy: Vec<Op>,
     lazy_since: Option<Instant>,
@@ -292,11 +319,14 @@ impl Session {
             flights: HashMap::new(),
             owners: HashMap::new(),
             passing: HashMap::new(),
+            telling: HashMap::new(),
+            up_written: 0,
             up: queue::UpQueue::default(),
             down: queue::DownQueue::default(),
             ops: Vec::new(),
             asked: Vec::new(),
             askings: 0,
+            asked_at: None,
             lazy: Vec::new(),
             lazy_since: None,
             undelivered: VecDeque::new(),
@@ -341,6 +371,11 @@ impl Session {
         self.up.pop()
     }
 
+    /// Notes how far the stream to the upstream has been accepted by its pipe.
+    pub fn wrote_up(&mut self, offset: u64) {
+        self.up_written = offset;
+    }
+
     /// Notes where in the stream to the upstream a call's bytes lie.
     pub fn pushed_up(&mut self, key: &IdKey, bytes: Range<u64>) {
         if let Some(flight) = self.flights.get_mut(key)
@@ -351,7 +386,7 @@ impl Session {
     }
 
     /// Takes the next line for the client, if one is ready, with the attempt that it delivers.
-    pub fn to_client(&mut self, now: Instant) -> Option<(Vec<u8>, Option<Ticket>)> {
+    pub fn to_client(&mut self, now: Instant) -> Option<Outgoing> {
         self.down.pop(now)
     }
 
@@ -387,12 +422,16 @@ impl Session {
                     Some(until) => *look_at.min(until),
                     None => *look_at,
                 }),
-                Stage::Forwarded(forwarded) if !flight.is_answered => forwarded.overdue_at,
-                Stage::Forwarded(_) | Stage::Admitting | Stage::Settling(_) => None,
+                Stage::Forwarded(forwarded) => {
+                    let overdue_at = forwarded.overdue_at.filter(|_| !flight.is_answered);
+                    [overdue_at, forwarded.beat_at].into_iter().flatten().min()
+                }
+                Stage::Admitting | Stage::Confirming { .. } | Stage::Settling(_) => None,
             });
         flights
             .chain(self.down.deadline())
             .chain(self.lazy_since.map(|since| since + LAZY_MAX))
+            .chain(self.telling.values().map(|(until, _)| *until))
             .chain(self.phase.deadline())
             .min()
     }

@@ -35,9 +35,20 @@ impl UpQueue {
     }
 }
 
+/// A line on its way to the client.
+#[derive(Debug)]
+pub struct Outgoing {
+    /// The line, its `\n` included.
+    pub line: Vec<u8>,
+    /// Whose delivery it is.
+    pub ticket: Option<Ticket>,
+    /// We answer ourselves. Only of these may a client that reads nothing cause any number.
+    pub is_ours: bool,
+}
+
 #[derive(Debug)]
 enum Slot {
-    Ready(Vec<u8>, Option<Ticket>),
+    Ready(Outgoing),
     Waiting { token: u64, since: Instant },
     Dropped,
 }
@@ -51,12 +62,22 @@ pub(super) struct DownQueue {
 }
 
 impl DownQueue {
-    pub(super) fn push(&mut self, line: Vec<u8>) {
-        self.slots.push_back(Slot::Ready(line, None));
+    /// Adds a line of the upstream's.
+    pub(super) fn pass(&mut self, line: Vec<u8>) {
+        self.slots.push_back(Slot::Ready(Outgoing {
+            line,
+            ticket: None,
+            is_ours: false,
+        }));
     }
 
-    pub(super) fn push_answer(&mut self, line: Vec<u8>, ticket: Option<Ticket>) {
-        self.slots.push_back(Slot::Ready(line, ticket));
+    /// Adds a line of our own.
+    pub(super) fn push(&mut self, line: Vec<u8>, ticket: Option<Ticket>) {
+        self.slots.push_back(Slot::Ready(Outgoing {
+            line,
+            ticket,
+            is_ours: true,
+        }));
     }
 
     /// Keeps a place for a line that is not ready.
@@ -70,7 +91,11 @@ impl DownQueue {
 
     /// Puts the line in its place, or at the end if others had to pass.
     pub(super) fn fill(&mut self, token: u64, line: Vec<u8>, ticket: Option<Ticket>) {
-        let ready = Slot::Ready(line, ticket);
+        let ready = Slot::Ready(Outgoing {
+            line,
+            ticket,
+            is_ours: false,
+        });
         if let Some(slot) = self.find(token) {
             *slot = ready;
             self.waiting -= 1;
@@ -94,7 +119,7 @@ impl DownQueue {
     }
 
     /// Takes the next line that may go out.
-    pub(super) fn pop(&mut self, now: Instant) -> Option<(Vec<u8>, Option<Ticket>)> {
+    pub(super) fn pop(&mut self, now: Instant) -> Option<Outgoing> {
         let mut index = 0;
         while index < self.slots.len() {
             match &self.slots[index] {
@@ -109,7 +134,7 @@ impl DownQueue {
                 }
                 Slot::Ready(..) => {
                     return match self.slots.remove(index) {
-                        Some(Slot::Ready(line, ticket)) => Some((line, ticket)),
+                        Some(Slot::Ready(outgoing)) => Some(outgoing),
                         Some(Slot::Waiting { .. } | Slot::Dropped) | None => None,
                     };
                 }
@@ -136,8 +161,8 @@ impl DownQueue {
     pub(super) fn clear(&mut self) -> Vec<Ticket> {
         let mut lost = Vec::new();
         self.slots.retain_mut(|slot| match slot {
-            Slot::Ready(_, ticket) => {
-                lost.extend(ticket.take());
+            Slot::Ready(outgoing) => {
+                lost.extend(outgoing.ticket.take());
                 false
             }
             Slot::Dropped => false,
@@ -155,14 +180,14 @@ mod tests {
     fn an_answer_keeps_its_place_until_it_is_durable() {
         let now = Instant::now();
         let mut queue = DownQueue::default();
-        queue.push(b"a".to_vec());
+        queue.pass(b"a".to_vec());
         let token = queue.reserve(now);
-        queue.push(b"c".to_vec());
-        assert_eq!(queue.pop(now).unwrap().0, b"a");
+        queue.pass(b"c".to_vec());
+        assert_eq!(queue.pop(now).unwrap().line, b"a");
         assert!(queue.pop(now).is_none());
         queue.fill(token, b"b".to_vec(), None);
-        assert_eq!(queue.pop(now).unwrap().0, b"b");
-        assert_eq!(queue.pop(now).unwrap().0, b"c");
+        assert_eq!(queue.pop(now).unwrap().line, b"b");
+        assert_eq!(queue.pop(now).unwrap().line, b"c");
         assert!(queue.pop(now).is_none());
     }
 
@@ -171,11 +196,11 @@ mod tests {
         let now = Instant::now();
         let mut queue = DownQueue::default();
         let token = queue.reserve(now);
-        queue.push(b"c".to_vec());
+        queue.pass(b"c".to_vec());
         assert_eq!(queue.deadline(), Some(now + HOLD_BACK_MAX));
         assert!(queue.pop(now).is_none());
-        assert_eq!(queue.pop(now + HOLD_BACK_MAX).unwrap().0, b"c");
+        assert_eq!(queue.pop(now + HOLD_BACK_MAX).unwrap().line, b"c");
         queue.fill(token, b"b".to_vec(), None);
-        assert_eq!(queue.pop(now).unwrap().0, b"b");
+        assert_eq!(queue.pop(now).unwrap().line, b"b");
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::client::{part_of, state_digest};
-use super::{Level, PassingKind, PassingRequest, Session, Settling, Stage};
+use super::{Flight, Level, PassingKind, PassingRequest, Session, Settling, Stage};
 use crate::guard::{Answer, Note, Op, Settlement, Ticket};
 use crate::journal::{RoundKey, TaskKey};
 use crate::json;
@@ -35,7 +35,7 @@ impl Session {
                 return;
             }
             UpstreamLine::Other => {
-                self.down.push(line);
+                self.down.pass(line);
                 return;
             }
             UpstreamLine::Message { method, params, .. } => {
@@ -48,7 +48,7 @@ impl Session {
                     }
                     _ => {}
                 }
-                self.down.push(line);
+                self.down.pass(line);
                 return;
             }
             UpstreamLine::Answer(answer) => {
@@ -68,11 +68,11 @@ impl Session {
             }
         } else if let Some(request) = self.passing.remove(&key) {
             let line = self.passing_answered(&request, line);
-            self.down.push(line);
+            self.down.pass(line);
         } else if self.settled.has(&key) {
             self.drop_answer(&key, "a second answer to a call");
         } else {
-            self.down.push(line);
+            self.down.pass(line);
         }
     }
 
@@ -103,18 +103,18 @@ impl Session {
 
     fn answered(&mut self, key: &IdKey, ticket: Ticket, line: Vec<u8>, now: Instant) {
         let line = Arc::new(line);
-        let is_cancelled = self
-            .flights
-            .get(key)
-            .is_some_and(|flight| flight.is_cancelled);
+        let Some(flight) = self.flights.get(key) else {
+            return;
+        };
         let meaning = match read_upstream(&line) {
-            UpstreamLine::Answer(answer) => self.meaning(&line, answer, is_cancelled),
+            UpstreamLine::Answer(answer) => self.meaning(&line, answer, flight),
             UpstreamLine::Noise | UpstreamLine::Message { .. } | UpstreamLine::Other => return,
         };
         let Some(flight) = self.flights.get_mut(key) else {
             return;
         };
         let signature = flight.signature;
+        let first_wins = !flight.policy.fences_results;
         let mut slot = flight.waits().then(|| self.down.reserve(now));
         if seeded::has(Bug::AnswerBeforeDurable)
             && let Some(slot) = slot.take()
@@ -124,9 +124,10 @@ impl Session {
         let is_void = matches!(meaning, Meaning::NotExecuted(_));
         let elapsed = match &flight.stage {
             Stage::Forwarded(forwarded) => now.saturating_duration_since(forwarded.at),
-            Stage::Admitting | Stage::Joining { .. } | Stage::Settling(_) => {
-                std::time::Duration::ZERO
-            }
+            Stage::Admitting
+            | Stage::Confirming { .. }
+            | Stage::Joining { .. }
+            | Stage::Settling(_) => std::time::Duration::ZERO,
         };
         flight.stage = Stage::Settling(Settling {
             ticket,
@@ -139,6 +140,7 @@ impl Session {
             Meaning::Outcome(answer) => Settlement::Answered {
                 ticket,
                 signature,
+                first_wins,
                 answer: *answer,
             },
             Meaning::NotExecuted(code) => Settlement::Void {
@@ -184,12 +186,11 @@ impl Session {
         self.down.fill(slot, line, None);
     }
 
-    fn meaning(
-        &self,
-        line: &Arc<Vec<u8>>,
-        answer: frame::Answer<'_>,
-        is_cancelled: bool,
-    ) -> Meaning {
+    fn meaning(&self, line: &Arc<Vec<u8>>, answer: frame::Answer<'_>, flight: &Flight) -> Meaning {
+        let is_cancelled = flight.is_cancelled;
+        let keeps = |raw: &[u8]| {
+            flight.policy.store_result && raw.len() as u64 <= flight.policy.result_bytes_max
+        };
         match answer.outcome {
             Raw::Result(raw) => {
                 let view = read_result(raw);
@@ -212,7 +213,7 @@ impl Session {
                     status,
                     is_error: view.is_error,
                     body: part_of(line, raw),
-                    is_kept: true,
+                    is_kept: keeps(raw),
                     round,
                     task,
                 }))
@@ -237,7 +238,7 @@ impl Session {
                     status: Status::Failed,
                     is_error: false,
                     body: part_of(line, raw),
-                    is_kept: true,
+                    is_kept: keeps(raw),
                     round: None,
                     task: None,
                 }))
@@ -274,6 +275,7 @@ impl Session {
             }
             (PassingKind::TaskGet, Raw::Result(result)) => {
                 if let Some(task) = read_task(result) {
+                    self.known.note_task(&task.handle);
                     self.see_task(&task);
                 }
             }
@@ -286,7 +288,7 @@ impl Session {
                 };
                 let op = Op::TaskEnd {
                     task_id: task_id.clone(),
-                    created_at: None,
+                    created_at: self.known.task_created_at(task_id),
                     answer: task_answer(status, is_error, raw),
                 };
                 self.ops.push((super::Asked::Nobody, op));
@@ -330,7 +332,8 @@ impl Session {
             Level::Warn,
             format!("a line of {bytes} bytes from the upstream is over --max-message-bytes"),
         );
-        let Some(id) = id_of_long_line(prefix, tail) else {
+        let told = read_long_line(prefix, tail);
+        let Some(id) = told.id.filter(|_| !told.is_request) else {
             return;
         };
         let key = self.in_flight(id).unwrap_or_else(|| id.key());
@@ -355,7 +358,7 @@ impl Session {
                 (flight.id.clone(), flight.is_explicit, flight.is_stateless);
             if waits {
                 let line = self.refusal_line(RawId::new(&raw), &refusal, explicit, stateless);
-                self.down.push(line);
+                self.down.pass(line);
             }
             self.settled.add(key.clone());
             self.settle_op(
@@ -368,7 +371,7 @@ impl Session {
             );
         } else if let Some(request) = self.passing.remove(&key) {
             let line = reply::refusal_as_error(RawId::new(&request.id), &refusal);
-            self.down.push(line);
+            self.down.pass(line);
         }
     }
 }
@@ -384,45 +387,67 @@ fn task_answer(status: Status, is_error: bool, raw: &[u8]) -> Answer {
     }
 }
 
-/// Finds the id of a line of which only the beginning and the end were kept. Several SDKs write
-/// `result` first and `id` last.
-pub(super) fn id_of_long_line<'a>(prefix: &'a [u8], tail: &'a [u8]) -> Option<RawId<'a>> {
-    let at_start = json::tolerant_members(prefix)
-        .into_iter()
-        .flatten()
-        .filter(|member| &*member.key == b"id")
-        .find_map(|member| RawId::new(member.value));
-    at_start.or_else(|| {
-        let at = memchr::memmem::rfind(tail, b"\"id\"")?;
-        let after = json::trim(&tail[at + 4..]);
-        let after = json::trim(after.strip_prefix(b":")?);
-        let after = json::trim(after);
-        let after = after.strip_suffix(b"}").unwrap_or(after);
-        // Other members may follow the id.
-        let end = match after.first()? {
-            b'"' => {
-                let mut end = 1;
-                while end < after.len() && after[end] != b'"' {
-                    end += if after[end] == b'\\' { 2 } else { 1 };
-                }
-                end + 1
-            }
-            _ => after
-                .iter()
-                .position(|byte| matches!(byte, b',' | b'}' | b' '))
-                .unwrap_or(after.len()),
-        };
-        RawId::new(after.get(..end)?)
-    })
+/// What can be told of a line that was too long to be kept.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct LongLine<'a> {
+    /// Its id, if that stands in what was kept.
+    pub(super) id: Option<RawId<'a>>,
+    /// It is a request or a notification, as far as can be told.
+    pub(super) is_request: bool,
+    /// It is an answer, as far as can be told.
+    pub(super) is_answer: bool,
+}
+
+/// Looks at both ends of a line that was too long. The two directions' ids are two spaces, so an
+/// id tells nothing without what it is an id of.
+pub(super) fn read_long_line<'a>(prefix: &'a [u8], tail: &'a [u8]) -> LongLine<'a> {
+    let mut found = LongLine {
+        id: None,
+        is_request: false,
+        is_answer: false,
+    };
+    let Some(members) = json::tolerant_members(prefix) else {
+        return found;
+    };
+    for member in members {
+        match &*member.key {
+            b"id" => found.id = found.id.or_else(|| RawId::new(member.value)),
+            b"method" if json::kind(member.value) == json::Kind::Null => {}
+            b"method" | b"params" => found.is_request = true,
+            b"result" | b"error" => found.is_answer = true,
+            _ => {}
+        }
+    }
+    if found.id.is_none() {
+        // Several SDKs write the id last.
+        found.id = memchr::memmem::rfind_iter(tail, b"\"id\"").find_map(|at| id_at(tail, at));
+    }
+    found
+}
+
+/// Returns the id whose member begins at `at`, if the line's own object is what ends after it.
+fn id_at(tail: &[u8], at: usize) -> Option<RawId<'_>> {
+    if !json::trim(&tail[..at]).ends_with(b",") {
+        return None;
+    }
+    let rest = json::trim(&tail[at..]);
+    let object = [b"{", rest].concat();
+    let mut members = json::Members::new(&object);
+    let range = members.next()?.range;
+    members.by_ref().for_each(drop);
+    if !members.is_closed() || members.at() != object.len() {
+        return None;
+    }
+    RawId::new(&rest[range.start - 1..range.end - 1])
 }
 
 #[cfg(test)]
 mod tests {
-    use super::id_of_long_line;
+    use super::read_long_line;
 
     #[test]
     fn the_id_of_a_long_line_is_found_at_either_end() {
-        let cases: [(&str, &str, Option<&str>); 6] = [
+        let cases: [(&str, &str, Option<&str>); 11] = [
             (
                 r#"{"jsonrpc":"2.0","id":7,"result":{"x":"aaa"#,
                 "aaa\"}}",
@@ -443,13 +468,41 @@ mod tests {
                 r#"aaa"},"id": "q" }"#,
                 Some(r#""q""#),
             ),
+            (
+                r#"{"result":{"x":"aaa"#,
+                r#"aaa"},"id":3,"trace":{"id":4},"n":[{"id":5}]}"#,
+                Some("3"),
+            ),
+            (r#"{"result":{"x":"aaa"#, r#"aaa","id":9}}"#, None),
+            (r#"{"result":[{"x":"aaa"#, r#"aaa","id":9}]}"#, None),
+            (r#"{"result":{"x":"aaa"#, r#"aaa","id":9"#, None),
+            (r#"[{"result":{"x":"aaa"#, r#"aaa"},"id":9}"#, None),
             (r#"{"result":{"x":"aaa"#, r#"aaa"}}"#, None),
             (r#"{"result":{"x":"aaa"#, r#"aaa"},"id":null}"#, None),
         ];
         for (prefix, tail, expected) in cases {
-            let found = id_of_long_line(prefix.as_bytes(), tail.as_bytes());
+            let found = read_long_line(prefix.as_bytes(), tail.as_bytes()).id;
             let found = found.map(|id| std::str::from_utf8(id.as_bytes()).unwrap());
             assert_eq!(found, expected, "{prefix} … {tail}");
+        }
+    }
+
+    #[test]
+    fn a_long_line_is_told_by_its_beginning() {
+        for (prefix, is_request, is_answer) in [
+            (r#"{"id":1,"method":"x","params":{"a"#, true, false),
+            (r#"{"params":{"a":"aaa"#, true, false),
+            (r#"{"id":1,"result":{"a":"aaa"#, false, true),
+            (r#"{"error":{"message":"aaa"#, false, true),
+            (r#"{"method":null,"result":{"a"#, false, true),
+            (r#"{"x":"aaa"#, false, false),
+        ] {
+            let found = read_long_line(prefix.as_bytes(), b"aaa\"}}");
+            assert_eq!(
+                (found.is_request, found.is_answer),
+                (is_request, is_answer),
+                "{prefix}"
+            );
         }
     }
 }

@@ -1,0 +1,208 @@
+//! `checkpoint resolve`: a verdict on calls that were cut off.
+
+use clap::Args;
+
+use super::JournalArgs;
+use super::error::{CliError, Kind};
+use super::exit::Exit;
+use super::filter::Filter;
+use super::hand::{self, DeedArgs, Report};
+use super::output::Output;
+use super::reading;
+use super::settings::{self, Env};
+use super::targets::TargetArgs;
+use super::verdict_json;
+use crate::guard::verdict::{Act, Verdict};
+use crate::rules::entry::{Entry, Provenance};
+
+/// Say what became of calls that were cut off
+///
+/// A call in doubt was sent, and nobody knows what came of it. Find out by other means (the
+/// system that the tool acts on), then say it here: the verdict, who gave it and why are kept with
+/// the entry for ever. Works while a proxy runs, and never starts the upstream.
+///
+/// A range of seqs or a condition prints what would be done, and does it with --yes. What can't be
+/// done is reported, and does not stop the rest; the exit code is then 1.
+#[derive(Args, Debug)]
+#[command(
+    override_usage = "checkpoint resolve [OPTIONS] <VERDICT> --reason <TEXT> <SEQ>...
+       checkpoint resolve [OPTIONS] <VERDICT> --reason <TEXT> <CONDITION>... --yes"
+)]
+pub(super) struct ResolveArgs {
+    #[command(flatten)]
+    targets: TargetArgs,
+
+    /// It was carried out; a call is answered with --result, or with a text that says so
+    #[arg(long, group = "verdict", help_heading = "Verdict (one of them)")]
+    completed: bool,
+
+    /// With --completed: the tool's result, an object with `content`; @FILE reads it, @- from stdin
+    #[arg(
+        long,
+        value_name = "JSON|@FILE",
+        requires = "completed",
+        conflicts_with_all = ["failed", "not_executed", "still_unknown"],
+        help_heading = "Verdict (one of them)"
+    )]
+    result: Option<String>,
+
+    /// It failed, with --error; a call is answered with that error
+    #[arg(
+        long,
+        group = "verdict",
+        requires = "error",
+        help_heading = "Verdict (one of them)"
+    )]
+    failed: bool,
+
+    /// With --failed: the JSON-RPC error, an object with `code` and `message`
+    #[arg(
+        long,
+        value_name = "JSON|@FILE",
+        requires = "failed",
+        conflicts_with_all = ["completed", "not_executed", "still_unknown"],
+        help_heading = "Verdict (one of them)"
+    )]
+    error: Option<String>,
+
+    /// It was not carried out: the next call will run
+    #[arg(long, group = "verdict", help_heading = "Verdict (one of them)")]
+    not_executed: bool,
+
+    /// It was looked into and is still not known: it stays in doubt
+    #[arg(long, group = "verdict", help_heading = "Verdict (one of them)")]
+    still_unknown: bool,
+
+    #[command(flatten)]
+    deed: DeedArgs,
+
+    /// Take an entry from an owner that may still act; what that one still hears is kept as stale
+    #[arg(long)]
+    force: bool,
+
+    /// Print what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Do it without asking
+    #[arg(long)]
+    yes: bool,
+
+    #[command(flatten)]
+    journal: JournalArgs,
+}
+
+pub(super) fn run(args: &ResolveArgs, env: Env<'_>) -> Result<Exit, CliError> {
+    let path = settings::journal_required(args.journal.journal.clone(), env)?;
+    let said = said(args)?;
+    let deed = args.deed.deed_with_reason()?;
+    let in_doubt = Filter {
+        in_doubt: true,
+        ..Filter::default()
+    };
+    let targets = {
+        let mut reader = reading::open(&path)?;
+        args.targets.find(&mut reader, in_doubt, env)?
+    };
+    let needs_yes = targets.is_bulk && !args.yes && !args.dry_run;
+    let is_trial = args.dry_run || needs_yes;
+    let output = Output::new(args.journal.color);
+    if matches!(said, Said::NotExecuted) && !is_trial && !args.yes {
+        for tool in targets.tools(|_| true) {
+            let question = format!("the next call of {tool} at these entries will run");
+            if hand::confirm(&question, tool)? == Some(false) {
+                return Err(CliError::new(Kind::Failure, "nothing was done")
+                    .because("the tool's name was not typed"));
+            }
+        }
+    }
+    let name = format!("resolve {}", said.name());
+    let how = "--force fences it";
+    let reports = hand::carry_out(&path, &targets, &name, how, &deed, is_trial, &|entry| {
+        Act::Resolve {
+            verdict: said.verdict(entry),
+            forces: args.force,
+        }
+    })?;
+    let exit = reports.print(&output, args.journal.json, &|report| said.words(report))?;
+    targets.require_yes(needs_yes)?;
+    Ok(exit)
+}
+
+/// The verdict as it was given, the same for each entry.
+enum Said {
+    Completed(Option<(Vec<u8>, bool)>),
+    Failed(Vec<u8>),
+    NotExecuted,
+    StillUnknown,
+}
+
+fn said(args: &ResolveArgs) -> Result<Said, CliError> {
+    if args.completed {
+        let result = match &args.result {
+            None => None,
+            Some(given) => Some(verdict_json::result(&hand::payload("--result", given)?)?),
+        };
+        return Ok(Said::Completed(result));
+    }
+    if let (true, Some(given)) = (args.failed, &args.error) {
+        return Ok(Said::Failed(verdict_json::error(&hand::payload(
+            "--error", given,
+        )?)?));
+    }
+    if args.not_executed {
+        return Ok(Said::NotExecuted);
+    }
+    if args.still_unknown {
+        return Ok(Said::StillUnknown);
+    }
+    Err(CliError::usage("no verdict was given")
+        .hint("add --completed, --failed --error JSON, --not-executed or --still-unknown"))
+}
+
+impl Said {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Completed(_) => "--completed",
+            Self::Failed(_) => "--failed",
+            Self::NotExecuted => "--not-executed",
+            Self::StillUnknown => "--still-unknown",
+        }
+    }
+
+    fn verdict(&self, entry: &Entry) -> Verdict {
+        match self {
+            Self::Completed(Some((body, is_error))) => Verdict::Completed {
+                body: body.clone().into(),
+                is_error: *is_error,
+                provenance: Provenance::Operator,
+            },
+            Self::Completed(None) => Verdict::Completed {
+                body: verdict_json::synthetic(entry).into(),
+                is_error: false,
+                provenance: Provenance::Synthetic,
+            },
+            Self::Failed(body) => Verdict::Failed {
+                body: body.clone().into(),
+                provenance: Provenance::Operator,
+            },
+            Self::NotExecuted => Verdict::NotExecuted,
+            Self::StillUnknown => Verdict::StillUnknown,
+        }
+    }
+
+    fn words(&self, report: &Report) -> String {
+        match self {
+            Self::Completed(Some(_)) => "a call is answered with that result".to_owned(),
+            Self::Completed(None) => {
+                "a call is answered with a synthetic result, marked so".to_owned()
+            }
+            Self::Failed(_) => "a call is answered with that error".to_owned(),
+            Self::NotExecuted if report.status == super::view::Status::InputRequired => {
+                "the next round of the call will run".to_owned()
+            }
+            Self::NotExecuted => format!("the next call of seq {} will run", report.seq),
+            Self::StillUnknown => "it stays in doubt; recorded".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Which entries a command changes: seqs that were named, or conditions that entries meet.
+//!
+//! Reads only; what may be done to them is judged again, entry by entry, when it is done.
+
+use std::str::FromStr;
+
+use clap::Args;
+
+use super::error::{CliError, Kind};
+use super::filter::{Filter, Since};
+use super::ls;
+use super::reading;
+use super::settings::{self, Env};
+use super::values;
+use super::view::{EntryView, Time};
+use crate::journal::reader::{Found, Place, Reader};
+use crate::rules::entry::Entry;
+use crate::rules::ids::{SEQ_MAX, Seq, WorkflowId};
+
+/// The most seqs that ranges may name.
+const NAMED_MAX: u64 = 1_000_000;
+
+/// One seq, or a range of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Seqs {
+    first: u64,
+    last: u64,
+}
+
+impl FromStr for Seqs {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        const EXPECTED: &str = "expected a seq (7) or a range of them (3-7)";
+        let number = |text: &str| -> Result<u64, String> {
+            let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            match text.parse() {
+                Ok(number @ 1..=SEQ_MAX) if is_plain => Ok(number),
+                _ => Err(EXPECTED.to_owned()),
+            }
+        };
+        let (first, last) = match text.split_once('-') {
+            None => (number(text)?, number(text)?),
+            Some((first, last)) => (number(first)?, number(last)?),
+        };
+        if last < first || last - first >= NAMED_MAX {
+            return Err(EXPECTED.to_owned());
+        }
+        Ok(Self { first, last })
+    }
+}
+
+/// Flags that name entries.
+#[derive(Args, Debug)]
+pub(super) struct TargetArgs {
+    /// Places of the calls in their workflow, from 1; 3-7 is a range
+    #[arg(value_name = "SEQ", conflicts_with_all = ["tool", "since", "session", "call_id"])]
+    seqs: Vec<Seqs>,
+
+    /// Instead of seqs: every entry of this tool to which this can be done; * is any text, ? any
+    /// character
+    #[arg(long, value_name = "GLOB", help_heading = "Conditions")]
+    tool: Option<String>,
+
+    /// Instead of seqs: not older than this: a duration, or 2026-11-29T18:00:00Z
+    #[arg(long, value_name = "WHEN", help_heading = "Conditions")]
+    since: Option<Since>,
+
+    /// Instead of seqs: of this session
+    #[arg(long, value_name = "ID", value_parser = values::parse_id, help_heading = "Conditions")]
+    session: Option<String>,
+
+    /// Instead of seqs: with this id of the client's
+    #[arg(long, value_name = "ID", value_parser = values::parse_id, help_heading = "Conditions")]
+    call_id: Option<String>,
+
+    /// Workflow of the entries [env: CHECKPOINT_WORKFLOW_ID] [default: for seqs the journal's own,
+    /// or its only one; for conditions all]
+    #[arg(long, value_name = "ID", value_parser = values::parse_id)]
+    workflow_id: Option<String>,
+
+    /// Branch of the entries [default: for seqs the active one, for conditions all]
+    #[arg(long, value_name = "N")]
+    branch: Option<u32>,
+}
+
+/// The entries that are meant.
+pub(super) struct Targets {
+    /// Those that can be read, with where they stand.
+    pub(super) entries: Vec<(Place, Entry)>,
+    /// Those that can't, or are not there.
+    pub(super) unreadable: Vec<EntryView>,
+    /// They were not all named one by one.
+    pub(super) is_bulk: bool,
+}
+
+impl Targets {
+    /// Returns the tools of the entries that are `meant`, each once.
+    pub(super) fn tools(&self, meant: impl Fn(&Entry) -> bool) -> Vec<&str> {
+        let mut tools: Vec<&str> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| meant(entry))
+            .map(|(_, entry)| entry.tool.as_str())
+            .collect();
+        tools.sort_unstable();
+        tools.dedup();
+        tools
+    }
+
+    /// Returns the error of a command that only showed what it would do.
+    pub(super) fn require_yes(&self, needs_yes: bool) -> Result<(), CliError> {
+        if needs_yes && !self.entries.is_empty() {
+            return Err(CliError::new(Kind::Failure, "nothing was done")
+                .because("these entries were not named one by one")
+                .hint("add --yes to do it"));
+        }
+        Ok(())
+    }
+}
+
+impl TargetArgs {
+    /// Finds the entries. Conditions find only those that meet `sort` as well.
+    pub(super) fn find(
+        &self,
+        reader: &mut Reader,
+        sort: Filter,
+        env: Env<'_>,
+    ) -> Result<Targets, CliError> {
+        let workflow = settings::workflow_id(self.workflow_id.clone(), env)?;
+        if self.seqs.is_empty() {
+            return self.find_by_conditions(reader, sort, workflow);
+        }
+        let workflow = workflow.map(WorkflowId);
+        let is_range = self.seqs.iter().any(|seqs| seqs.first != seqs.last);
+        let mut targets = Targets {
+            entries: Vec::new(),
+            unreadable: Vec::new(),
+            is_bulk: is_range,
+        };
+        let mut numbers: Vec<u64> = Vec::new();
+        for number in self.seqs.iter().flat_map(|seqs| seqs.first..=seqs.last) {
+            if is_range || !numbers.contains(&number) {
+                numbers.push(number);
+            }
+        }
+        numbers.sort_unstable();
+        numbers.dedup();
+        for number in numbers {
+            let found = reader
+                .find(workflow.as_ref(), self.branch, Seq(number))
+                .map_err(reading::unusable)?;
+            match found {
+                Some((place, Found::Whole { entry, .. })) => targets.entries.push((place, *entry)),
+                Some((place, torn @ Found::Torn(_))) => {
+                    targets.unreadable.push(reading::view(&place, torn));
+                }
+                // Within a range a seq may be a gap.
+                None if is_range => {}
+                None => {
+                    return Err(CliError::new(
+                        Kind::Failure,
+                        format!("there is no entry {number}"),
+                    )
+                    .hint("`checkpoint ls` lists those there are, of every workflow and branch"));
+                }
+            }
+        }
+        Ok(targets)
+    }
+
+    fn find_by_conditions(
+        &self,
+        reader: &mut Reader,
+        sort: Filter,
+        workflow_id: Option<String>,
+    ) -> Result<Targets, CliError> {
+        let has_condition = self.tool.is_some()
+            || self.since.is_some()
+            || self.session.is_some()
+            || self.call_id.is_some();
+        if !has_condition {
+            return Err(CliError::usage("no entry was named")
+                .hint("give a SEQ, or a condition such as --tool or --since"));
+        }
+        let now = Time::now();
+        let filter = Filter {
+            tool: self.tool.clone(),
+            since: self.since,
+            session: self.session.clone(),
+            call_id: self.call_id.clone(),
+            workflow_id,
+            branch: self.branch.map(u64::from),
+            ..sort
+        };
+        let mut entries = Vec::new();
+        if let Some(selection) = ls::selection(&filter, now) {
+            reader
+                .each(&selection, |place, found| {
+                    let view = reading::view(place, found.clone());
+                    if let Found::Whole { entry, .. } = found
+                        && filter.matches(&view, now)
+                    {
+                        entries.push((place.clone(), *entry));
+                    }
+                })
+                .map_err(reading::unusable)?;
+        }
+        Ok(Targets {
+            entries,
+            unreadable: Vec::new(),
+            is_bulk: true,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seqs_and_ranges() {
+        let seqs = |first, last| Ok(Seqs { first, last });
+        assert_eq!("7".parse(), seqs(7, 7));
+        assert_eq!("3-7".parse(), seqs(3, 7));
+        for bad in [
+            "",
+            "0",
+            "-1",
+            "7-3",
+            "1-",
+            "a",
+            "+1",
+            "1-2-3",
+            "9007199254740992",
+            "1-9999999",
+        ] {
+            assert!(bad.parse::<Seqs>().is_err(), "{bad:?} was accepted");
+        }
+    }
+}

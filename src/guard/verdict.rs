@@ -1,0 +1,661 @@
+//! The operator's hand: verdicts on entries in doubt, reopening, delivery by other means.
+//!
+//! The only writer of entries besides [`super::Guard`]. Each act is one transaction: look, judge,
+//! compare and change, with an event that says who did what, when and why. So it is safe beside
+//! proxies that run: whoever comes second loses by comparison, and is told so.
+//!
+//! Invariants: what does not hold is never ruled on; an entry whose owner may still act is taken
+//! away from it first, under a new fence, and only where that was asked for; an outcome that was
+//! there stays with its attempt.
+//!
+//! Must not: know where a verdict comes from, or how it is shown.
+
+use crate::journal::{
+    Applied, Attempt, Durability, Event, Journal, JournalError, Outcome, Payload, Session, Stored,
+    Transaction, Write,
+};
+use crate::json;
+use crate::rules::entry::{Entry, Provenance, Status, outcome_digest};
+use crate::rules::ids::{BranchId, Fence, Micros, Seq, SessionId, WorkflowId};
+use crate::rules::lifecycle::{self, Asked, Settlement, Transition};
+
+/// What is known about whoever may still act on an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The session holds its lock.
+    pub is_live: bool,
+    /// Its upstream's process group still lives; `None` if that can't be told.
+    pub upstream_alive: Option<bool>,
+}
+
+/// How the world outside the journal is asked about a session.
+pub type AskOwner<'a> = &'a mut dyn FnMut(SessionId, Option<&Session>) -> Owner;
+
+/// What is said about a call in doubt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was carried out, with this result.
+    Completed {
+        /// The result's bytes.
+        body: Payload,
+        /// The result says `isError: true`.
+        is_error: bool,
+        /// Whose the result is.
+        provenance: Provenance,
+    },
+    /// It failed, with this error.
+    Failed {
+        /// The error's bytes.
+        body: Payload,
+        /// Whose the error is.
+        provenance: Provenance,
+    },
+    /// It was not carried out: the next call runs.
+    NotExecuted,
+    /// It was looked into, and is still not known.
+    StillUnknown,
+}
+
+impl Verdict {
+    /// Returns the name that is stored with the event.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Completed { .. } => "completed",
+            Self::Failed { .. } => "failed",
+            Self::NotExecuted => "not_executed",
+            Self::StillUnknown => "still_unknown",
+        }
+    }
+}
+
+/// What is to be done to an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// A verdict on a call in doubt.
+    Resolve {
+        /// The verdict.
+        verdict: Verdict,
+        /// An owner that may still act is fenced instead of being a reason to refuse.
+        forces: bool,
+    },
+    /// One more attempt of a settled entry.
+    Reopen,
+    /// Its outcome reached its caller by other means.
+    Deliver,
+}
+
+/// Who acts, and why; kept with the event for ever.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Deed {
+    /// Who.
+    pub by: String,
+    /// Why.
+    pub reason: Option<String>,
+    /// A file that shows it: its name, its size in bytes, its SHA-256 in hexadecimal.
+    pub evidence: Option<(String, u64, String)>,
+}
+
+impl Deed {
+    /// Returns the event's detail.
+    fn detail(&self, verdict: Option<&str>, was: Status, is_forced: bool) -> String {
+        let mut members = Vec::new();
+        let mut add = |name: &str, value: String| {
+            members.push(format!("{}:{value}", json::quote(name)));
+        };
+        if let Some(verdict) = verdict {
+            add("verdict", json::quote(verdict));
+        }
+        add("by", json::quote(&self.by));
+        if let Some(reason) = &self.reason {
+            add("reason", json::quote(reason));
+        }
+        add("was", json::quote(was.name()));
+        if is_forced {
+            add("forced", "true".to_owned());
+        }
+        if let Some((file, size_bytes, sha256)) = &self.evidence {
+            add("evidence", json::quote(file));
+            add("evidence_bytes", size_bytes.to_string());
+            add("evidence_sha256", json::quote(sha256));
+        }
+        format!("{{{}}}", members.join(","))
+    }
+}
+
+/// Why nothing was done.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// There is no such entry.
+    #[error("there is no such entry")]
+    Absent,
+    /// Its row, its checksum, its attempt or its outcome does not hold.
+    #[error("it is quarantined: what is stored does not hold, so nothing is known of it")]
+    Quarantined,
+    /// It is not in a state to which this can be done.
+    #[error("it is {}, {why}", was.name())]
+    NotNow {
+        /// Where it stands.
+        was: Status,
+        /// Why that matters.
+        why: &'static str,
+    },
+    /// Its session holds its lock.
+    #[error("session {session} is live and may still settle it")]
+    Live {
+        /// The session.
+        session: SessionId,
+    },
+    /// Its session is gone, but the upstream that it started may not be.
+    #[error("the upstream of session {session} (process group {pgid}) {}", alive_words(*is_known))]
+    UpstreamAlive {
+        /// The session.
+        session: SessionId,
+        /// The group.
+        pgid: u32,
+        /// It is known to live; else it can't be told.
+        is_known: bool,
+    },
+    /// Somebody else changed it at the same moment.
+    #[error("somebody else changed it just now; look again")]
+    Changed,
+}
+
+const fn alive_words(is_known: bool) -> &'static str {
+    if is_known {
+        "is still alive, so it may yet take effect"
+    } else {
+        "can't be told to be gone, so it may yet take effect"
+    }
+}
+
+impl Refused {
+    /// Tells whether forcing would have done it.
+    #[must_use]
+    pub const fn is_forcible(&self) -> bool {
+        match self {
+            Self::Live { .. } | Self::UpstreamAlive { .. } => true,
+            Self::Absent | Self::Quarantined | Self::NotNow { .. } | Self::Changed => false,
+        }
+    }
+}
+
+/// What became of an act.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ruling {
+    /// It is done, and durable.
+    Done {
+        /// The entry before.
+        before: Box<Entry>,
+        /// The entry as it stands now.
+        after: Box<Entry>,
+        /// Its owner was fenced.
+        was_fenced: bool,
+    },
+    /// Nothing was done.
+    Refused(Refused),
+}
+
+/// Does one thing to one entry, or tells what it would do.
+///
+/// On [`Ruling::Done`] it is durable, unless `is_trial`: then nothing was written.
+///
+/// # Errors
+///
+/// As the journal's: [`JournalError::Busy`] may be tried again.
+pub fn rule<J: Journal>(
+    journal: &mut J,
+    place: (BranchId, Seq),
+    act: &Act,
+    deed: &Deed,
+    now: Micros,
+    ask: AskOwner<'_>,
+    is_trial: bool,
+) -> Result<Ruling, JournalError> {
+    let uid = journal.identity().uid;
+    let tx = journal.begin(Durability::Power)?;
+    let mut desk = Desk {
+        tx,
+        uid,
+        deed,
+        now,
+        was_fenced: false,
+    };
+    let stored = match desk.tx.entry(place.0, place.1) {
+        Ok(Some(stored)) => stored,
+        Ok(None) => return Ok(Ruling::Refused(Refused::Absent)),
+        Err(JournalError::Unreadable(_)) => return Ok(Ruling::Refused(Refused::Quarantined)),
+        Err(error) => return Err(error),
+    };
+    let before = stored.entry.clone();
+    let after = match act {
+        Act::Resolve { verdict, forces } => desk.resolve(&stored, verdict, *forces, ask)?,
+        Act::Reopen => desk.reopen(&stored)?,
+        Act::Deliver => desk.deliver(&stored)?,
+    };
+    match after {
+        Ok(after) => {
+            let was_fenced = desk.was_fenced;
+            if !is_trial {
+                desk.tx.commit()?;
+            }
+            Ok(Ruling::Done {
+                before: Box::new(before),
+                after: Box::new(after),
+                was_fenced,
+            })
+        }
+        Err(refused) => Ok(Ruling::Refused(refused)),
+    }
+}
+
+/// What a fork starts from, and what it is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fork {
+    /// The workflow whose entries are shared.
+    pub from: WorkflowId,
+    /// Its branch; `None`: the active one.
+    pub branch: Option<BranchId>,
+    /// The first seq that is not shared.
+    pub at: Seq,
+    /// The new workflow's name.
+    pub new: WorkflowId,
+    /// 128 random bits for it.
+    pub uid: [u8; 16],
+}
+
+/// Why nothing was forked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotForked {
+    /// There is no such workflow or branch.
+    #[error("there is no such workflow or branch")]
+    Absent,
+    /// The new name is taken.
+    #[error("there is a workflow of that name already")]
+    Taken,
+    /// The branch does not reach that far.
+    #[error("its highest seq is {highest}, so a fork can begin at {} at most", highest + 1)]
+    TooFar {
+        /// The branch's highest seq.
+        highest: u64,
+    },
+}
+
+/// Makes a workflow that shares the entries before a place, or tells whether it could. Nothing of
+/// the other workflow changes; an entry in doubt is shared as one in doubt.
+///
+/// # Errors
+///
+/// As the journal's: [`JournalError::Busy`] may be tried again.
+pub fn fork<J: Journal>(
+    journal: &mut J,
+    fork: &Fork,
+    deed: &Deed,
+    now: Micros,
+    is_trial: bool,
+) -> Result<Result<(), NotForked>, JournalError> {
+    let mut tx = journal.begin(Durability::Power)?;
+    let Some(from) = tx.workflow(&fork.from)? else {
+        return Ok(Err(NotForked::Absent));
+    };
+    let parent = match fork.branch {
+        None => Some(from.active),
+        Some(id) => tx
+            .branch(id)?
+            .filter(|branch| branch.workflow == from.number),
+    };
+    let Some(parent) = parent else {
+        return Ok(Err(NotForked::Absent));
+    };
+    if tx.workflow(&fork.new)?.is_some() {
+        return Ok(Err(NotForked::Taken));
+    }
+    // What is shared must be there: a seq beyond it would belong to neither.
+    if fork.at.0 > parent.highest + 1 {
+        return Ok(Err(NotForked::TooFar {
+            highest: parent.highest,
+        }));
+    }
+    tx.fork_workflow(&fork.new, fork.uid, (parent.id, fork.at), now)?;
+    let mut members = vec![
+        format!("\"by\":{}", json::quote(&deed.by)),
+        format!("\"from_workflow\":{}", json::quote(&fork.from.0)),
+        format!("\"from_branch\":{}", parent.number),
+        format!("\"at\":{}", fork.at),
+        format!("\"new_workflow\":{}", json::quote(&fork.new.0)),
+    ];
+    if let Some(reason) = &deed.reason {
+        members.push(format!("\"reason\":{}", json::quote(reason)));
+    }
+    tx.event(&Event {
+        kind: "forked".to_owned(),
+        at: now,
+        // The place may have no entry yet; the branch's own row says where it begins.
+        entry: None,
+        fence: None,
+        session: None,
+        letter: None,
+        detail: Some(format!("{{{}}}", members.join(","))),
+        merge_key: None,
+    })?;
+    if !is_trial {
+        tx.commit()?;
+    }
+    Ok(Ok(()))
+}
+
+/// One transaction.
+struct Desk<'a, T> {
+    tx: T,
+    uid: [u8; 16],
+    deed: &'a Deed,
+    now: Micros,
+    was_fenced: bool,
+}
+
+/// The entry afterwards, or why nothing is done.
+type Judged = Result<Entry, Refused>;
+
+impl<T: Transaction> Desk<'_, T> {
+    fn resolve(
+        &mut self,
+        stored: &Stored,
+        verdict: &Verdict,
+        forces: bool,
+        ask: AskOwner<'_>,
+    ) -> Result<Judged, JournalError> {
+        let entry = &stored.entry;
+        if !self.holds(stored) {
+            return Ok(Err(Refused::Quarantined));
+        }
+        if entry.status != Status::Pending {
+            let why = match entry.status {
+                Status::Completed | Status::Failed | Status::Denied => {
+                    "so nothing is in doubt; `reopen` allows one more attempt"
+                }
+                Status::Voided => "so the next call runs anyway",
+                Status::InputRequired => "so its upstream waits for the client",
+                Status::Accepted => "so its upstream runs it as a task",
+                Status::Pending => "which is in doubt",
+            };
+            return Ok(Err(Refused::NotNow {
+                was: entry.status,
+                why,
+            }));
+        }
+        let refused = self.owner(entry, ask)?;
+        let mut entry = entry.clone();
+        match refused {
+            Some(refused) if !forces => return Ok(Err(refused)),
+            // Without an owner there is nobody to be fenced, whether it was forced or not.
+            None => {}
+            Some(_) => match self.take_away(&entry)? {
+                Ok(taken) => entry = taken,
+                Err(refused) => return Ok(Err(refused)),
+            },
+        }
+        self.rule_on(&entry, verdict)
+    }
+
+    /// Returns who may still act on the entry, as a reason to refuse.
+    fn owner(&mut self, entry: &Entry, ask: AskOwner<'_>) -> Result<Option<Refused>, JournalError> {
+        let session = match self.tx.session(entry.session) {
+            Ok(session) => session,
+            Err(JournalError::Unreadable(_)) => None,
+            Err(error) => return Err(error),
+        };
+        // No other process writes while this transaction is open. So a lock that is free now
+        // proves that whatever its session has written is seen here.
+        let owner = ask(entry.session, session.as_ref());
+        if owner.is_live {
+            return Ok(Some(Refused::Live {
+                session: entry.session,
+            }));
+        }
+        let pgid = session.and_then(|session| session.upstream_pgid);
+        Ok(match (pgid, owner.upstream_alive) {
+            (None, _) | (Some(_), Some(false)) => None,
+            (Some(pgid), known) => Some(Refused::UpstreamAlive {
+                session: entry.session,
+                pgid,
+                is_known: known.is_some(),
+            }),
+        })
+    }
+
+    fn take_away(&mut self, entry: &Entry) -> Result<Judged, JournalError> {
+        let Some(attempt) = self.attempt(entry)? else {
+            return Ok(Err(Refused::Quarantined));
+        };
+        let fence = self.tx.next_fence()?;
+        let Ok(transition) = lifecycle::take_away(entry, fence) else {
+            return Ok(Err(Refused::Quarantined));
+        };
+        // The same attempt under another fence: fences are counted by their rows, and a replay
+        // reads the call's arguments and revision from the one that it stands under.
+        let attempt = Attempt {
+            fence,
+            previous: Some(entry.fence),
+            ..attempt
+        };
+        let detail = self.deed.detail(None, entry.status, true);
+        let event = self.event("fenced", entry, entry.fence, detail);
+        self.was_fenced = true;
+        self.write(transition, Some(attempt), None, event)
+    }
+
+    fn rule_on(&mut self, entry: &Entry, verdict: &Verdict) -> Result<Judged, JournalError> {
+        let detail = self
+            .deed
+            .detail(Some(verdict.name()), entry.status, self.was_fenced);
+        let event = self.event("resolved", entry, entry.fence, detail);
+        let (status, body, is_error, provenance) = match verdict {
+            Verdict::StillUnknown => {
+                self.tx.event(&event)?;
+                return Ok(Ok(entry.clone()));
+            }
+            Verdict::NotExecuted => {
+                let asked = self.asked_before(entry)?;
+                return match lifecycle::void(entry, self.now, asked) {
+                    Ok(transition) => self.write(transition, None, None, event),
+                    Err(_) => Ok(Err(Refused::Quarantined)),
+                };
+            }
+            Verdict::Completed {
+                body,
+                is_error,
+                provenance,
+            } => (Status::Completed, body, *is_error, *provenance),
+            Verdict::Failed { body, provenance } => (Status::Failed, body, false, *provenance),
+        };
+        // An outcome that is there already, under this very fence, is damage.
+        match self.tx.outcome(entry.fence) {
+            Ok(None) => {}
+            Ok(Some(_)) | Err(JournalError::Unreadable(_)) => {
+                return Ok(Err(Refused::Quarantined));
+            }
+            Err(error) => return Err(error),
+        }
+        let digest = outcome_digest(body);
+        let settlement = Settlement {
+            status,
+            is_error,
+            provenance,
+            digest,
+            is_tombstone: false,
+            at: self.now,
+        };
+        let Ok(transition) = lifecycle::rule(entry, settlement) else {
+            return Ok(Err(Refused::Quarantined));
+        };
+        let outcome = Outcome {
+            fence: entry.fence,
+            status,
+            is_error,
+            provenance,
+            at: self.now,
+            digest,
+            body: Some(body.clone()),
+            round: None,
+            task: None,
+        };
+        self.write(transition, None, Some(outcome), event)
+    }
+
+    fn reopen(&mut self, stored: &Stored) -> Result<Judged, JournalError> {
+        let entry = &stored.entry;
+        if !self.holds(stored) || !self.outcome_holds(entry)? {
+            return Ok(Err(Refused::Quarantined));
+        }
+        let Ok(transition) = lifecycle::reopen(entry, self.now) else {
+            let why = match entry.status {
+                Status::Pending => "so there is nothing to reopen; `resolve` gives a verdict",
+                Status::Voided => "so the next call runs anyway",
+                Status::InputRequired => "so its upstream waits for the client",
+                Status::Accepted => "so its upstream runs it as a task",
+                Status::Completed | Status::Failed | Status::Denied => "which is settled",
+            };
+            return Ok(Err(Refused::NotNow {
+                was: entry.status,
+                why,
+            }));
+        };
+        let detail = self.deed.detail(None, entry.status, false);
+        let event = self.event("reopened", entry, entry.fence, detail);
+        self.write(transition, None, None, event)
+    }
+
+    fn deliver(&mut self, stored: &Stored) -> Result<Judged, JournalError> {
+        let entry = &stored.entry;
+        if !self.holds(stored) {
+            return Ok(Err(Refused::Quarantined));
+        }
+        match entry.status {
+            Status::Completed
+            | Status::Failed
+            | Status::Denied
+            | Status::Accepted
+            | Status::InputRequired => {}
+            Status::Pending | Status::Voided => {
+                return Ok(Err(Refused::NotNow {
+                    was: entry.status,
+                    why: "so it has no outcome that could be delivered",
+                }));
+            }
+        }
+        if entry.delivered_at.is_some() {
+            return Ok(Err(Refused::NotNow {
+                was: entry.status,
+                why: "and its outcome was delivered before",
+            }));
+        }
+        if !self
+            .tx
+            .deliver(entry.branch, entry.seq, entry.fence, self.now)?
+        {
+            return Ok(Err(Refused::Changed));
+        }
+        let detail = self.deed.detail(None, entry.status, false);
+        let event = self.event("delivered", entry, entry.fence, detail);
+        self.tx.event(&event)?;
+        Ok(Ok(Entry {
+            delivered_at: Some(self.now),
+            ..entry.clone()
+        }))
+    }
+
+    fn holds(&self, stored: &Stored) -> bool {
+        stored.checksum == stored.entry.checksum(&self.uid)
+    }
+
+    /// Tells whether the entry's outcome is the one that its digest names.
+    fn outcome_holds(&mut self, entry: &Entry) -> Result<bool, JournalError> {
+        let Some(digest) = entry.digest else {
+            return Ok(true);
+        };
+        let end = match self.tx.task_end(entry.fence) {
+            Ok(None) => self.tx.outcome(entry.fence),
+            end => end,
+        };
+        match end {
+            Ok(Some(outcome)) => Ok(outcome.digest == digest
+                && outcome
+                    .body
+                    .map_or(entry.is_tombstone, |body| outcome_digest(&body) == digest)),
+            Ok(None) | Err(JournalError::Unreadable(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn attempt(&mut self, entry: &Entry) -> Result<Option<Attempt>, JournalError> {
+        match self.tx.attempt(entry.fence) {
+            Ok(attempt) => Ok(attempt),
+            Err(JournalError::Unreadable(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns the question that the entry's round answered, if it is a further one.
+    fn asked_before(&mut self, entry: &Entry) -> Result<Option<Asked>, JournalError> {
+        if entry.round == 0 {
+            return Ok(None);
+        }
+        let mut fence = self.attempt(entry)?.and_then(|attempt| attempt.previous);
+        // Where the owner was fenced, the round's own first fence comes before the question's.
+        while let Some(previous) = fence {
+            if let Some(outcome) = self.tx.outcome(previous)? {
+                return Ok((outcome.status == Status::InputRequired).then_some(Asked {
+                    fence: previous,
+                    digest: outcome.digest,
+                    at: outcome.at,
+                    // The client has answered it, so it had it.
+                    delivered_at: Some(outcome.at),
+                }));
+            }
+            fence = self
+                .tx
+                .attempt(previous)?
+                .and_then(|attempt| attempt.previous)
+                // A chain leads to older fences only; else it is damage.
+                .filter(|older| *older < previous);
+        }
+        Ok(None)
+    }
+
+    fn event(&self, kind: &str, entry: &Entry, fence: Fence, detail: String) -> Event {
+        Event {
+            kind: kind.to_owned(),
+            at: self.now,
+            entry: Some((entry.branch, entry.seq)),
+            fence: Some(fence),
+            session: None,
+            letter: None,
+            detail: Some(detail),
+            merge_key: None,
+        }
+    }
+
+    fn write(
+        &mut self,
+        transition: Transition,
+        attempt: Option<Attempt>,
+        outcome: Option<Outcome>,
+        event: Event,
+    ) -> Result<Judged, JournalError> {
+        let after = transition.entry.clone();
+        let write = Write {
+            checksum: after.checksum(&self.uid),
+            transition,
+            attempt,
+            outcome,
+            event: Some(event),
+        };
+        Ok(match self.tx.apply(&write)? {
+            Applied::Done => Ok(after),
+            Applied::Lost => Err(Refused::Changed),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,244 @@
+use super::*;
+use crate::guard::fixture::{World, calls_of_every_sort};
+use crate::journal::mark::Mark;
+use crate::journal::place::Companion;
+
+fn kinds(world: &World) -> Vec<(&'static str, Option<u64>)> {
+    let (findings, _) = all(world);
+    let mut kinds: Vec<_> = findings
+        .into_iter()
+        .map(|finding| (finding.kind, finding.seq))
+        .collect();
+    kinds.sort();
+    kinds.dedup();
+    kinds
+}
+
+fn all(world: &World) -> (Vec<Finding>, Seen) {
+    let mut findings = Vec::new();
+    let seen = verify(
+        &world.path,
+        &mut |finding| findings.push(finding),
+        &mut |_| {},
+    )
+    .unwrap();
+    (findings, seen)
+}
+
+#[test]
+fn what_the_guard_writes_holds_also_while_it_runs() {
+    let world = World::new();
+    let guard = calls_of_every_sort(&world);
+    let (findings, seen) = all(&world);
+    assert_eq!(findings, []);
+    assert_eq!((seen.entries, seen.workflows), (10, 1));
+    assert_eq!((seen.attempts, seen.highest_fence), (12, 12));
+    drop(guard);
+    assert_eq!(all(&world).0, []);
+    assert_eq!(all(&World::new()).0, []);
+}
+
+/// Damages a journal of every sort of call with SQL; returns what is found then.
+#[track_caller]
+fn after(sql: &str) -> Vec<(&'static str, Option<u64>)> {
+    let world = World::new();
+    drop(calls_of_every_sort(&world));
+    let db = world.sql();
+    db.execute_batch(sql).unwrap();
+    drop(db);
+    kinds(&world)
+}
+
+#[test]
+fn each_sort_of_damage_is_found_where_it_is() {
+    let at = |seq| Some(seq);
+    for (sql, expected) in [
+        (
+            "UPDATE entries SET tool = 'refund' WHERE seq = 1",
+            vec![("checksum", at(1))],
+        ),
+        (
+            "UPDATE entries SET status = 'VOIDED' WHERE seq = 3",
+            vec![("checksum", at(3)), ("row", at(3))],
+        ),
+        (
+            "UPDATE entries SET status = 'DONE' WHERE seq = 3",
+            // The rest of its history is then no part of a row that can be read.
+            vec![("attempt", at(3)), ("unreadable", at(3))],
+        ),
+        (
+            "UPDATE outcomes SET body = x'7b7d' WHERE fence = 1",
+            vec![("digest", at(1))],
+        ),
+        (
+            "UPDATE task_ends SET body = x'7b7d'",
+            vec![("digest", at(6))],
+        ),
+        (
+            "UPDATE outcomes SET body = NULL WHERE fence = 1",
+            vec![("payload", at(1))],
+        ),
+        ("DELETE FROM outcomes WHERE fence = 1", vec![("row", at(1))]),
+        (
+            "DELETE FROM entries WHERE seq = 2",
+            vec![("attempt", at(2)), ("missing", at(2))],
+        ),
+        (
+            "DELETE FROM entries WHERE seq = 12",
+            vec![("attempt", at(12)), ("event", at(12)), ("missing", at(12))],
+        ),
+        ("DELETE FROM gaps", vec![("missing", at(8))]),
+        ("UPDATE gaps SET last_seq = 8", vec![("missing", at(8))]),
+        ("UPDATE gaps SET last_seq = 99", vec![("gap", at(8))]),
+        (
+            "UPDATE branches SET highest_seq = 11",
+            vec![("branch", at(12))],
+        ),
+        (
+            "UPDATE branches SET highest_seq = 14",
+            vec![("missing", at(13))],
+        ),
+        (
+            "DELETE FROM attempts WHERE fence = 1",
+            vec![("attempt", None), ("attempt", at(1))],
+        ),
+        (
+            "DELETE FROM attempts WHERE fence = 4",
+            vec![("attempt", at(4))],
+        ),
+        (
+            "UPDATE attempts SET attempt = 7 WHERE fence = 5",
+            vec![("attempt", at(4)), ("row", at(4))],
+        ),
+        (
+            "INSERT INTO attempts SELECT 99, branch_id, seq, attempt, round, previous, session_id, \
+             started_at, scheme, signature, arguments_bytes, redacted, protocol_version, \
+             tool_revision, policy, traceparent, arguments FROM attempts WHERE fence = 1",
+            vec![("attempt", at(1))],
+        ),
+        (
+            "DELETE FROM events WHERE id = 1",
+            vec![("event", None), ("transition", at(4))],
+        ),
+        (
+            "DELETE FROM sessions",
+            (1..=12)
+                .filter(|seq| !matches!(seq, 8 | 9))
+                .map(|seq| ("session", at(seq)))
+                .collect(),
+        ),
+        (
+            "UPDATE workflows SET active_branch = 77",
+            vec![("workflow", None)],
+        ),
+        (
+            "UPDATE entries SET key = 'k', window = 'run', window_id = 'w' WHERE seq IN (1, 2)",
+            vec![
+                ("checksum", at(1)),
+                ("checksum", at(2)),
+                ("held_key", at(2)),
+            ],
+        ),
+        (
+            "CREATE TRIGGER run_again AFTER UPDATE ON entries BEGIN SELECT 1; END",
+            vec![("schema", None)],
+        ),
+        (
+            "DROP INDEX entries_key",
+            vec![("integrity", None), ("schema", None)],
+        ),
+        ("DELETE FROM meta WHERE name = 'own_workflow'", vec![]),
+    ] {
+        let found = after(sql);
+        if expected.is_empty() {
+            assert!(found.contains(&("meta", None)), "{sql}: {found:?}");
+        } else {
+            assert_eq!(found, expected, "{sql}");
+        }
+    }
+}
+
+#[test]
+fn an_event_without_its_voiding_is_not_replayed() {
+    // The guard's own events are 1 (entry 4), 2 (entry 11), 3 (entry 12).
+    let found = after("UPDATE events SET kind = 'noted' WHERE id = 3");
+    assert_eq!(found, [("row", Some(12))]);
+    let found = after("UPDATE events SET kind = 'noted' WHERE id = 2");
+    assert_eq!(found, [("attempt", Some(11))]);
+}
+
+#[test]
+fn a_mark_that_knows_more_and_one_of_another_journal_are_found() {
+    let world = World::new();
+    drop(calls_of_every_sort(&world));
+    let (mark, _) = Mark::open(&world.path, &[9; 16]).unwrap();
+    mark.raise(1, 12).unwrap();
+    assert_eq!(kinds(&world), []);
+    mark.raise(1, 13).unwrap();
+    assert_eq!(kinds(&world), [("mark", None)]);
+    drop(mark);
+    Mark::accept_lower(&world.path, &[1; 16], 0).unwrap();
+    assert_eq!(kinds(&world), [("mark", None)]);
+}
+
+#[test]
+fn a_key_that_is_not_there_is_found() {
+    let world = World::new();
+    drop(calls_of_every_sort(&world));
+    let key = Key::make_or_adopt(&world.path).unwrap();
+    let db = world.sql();
+    db.execute(
+        "INSERT INTO meta (name, value) VALUES ('key_fingerprint', ?1)",
+        [&key.fingerprint()[..]],
+    )
+    .unwrap();
+    drop(db);
+    assert_eq!(kinds(&world), []);
+    std::fs::remove_file(world.path.companion(Companion::Key)).unwrap();
+    assert_eq!(kinds(&world), [("key", None)]);
+}
+
+#[test]
+fn a_file_that_is_cut_off_or_flipped_is_damage_and_no_failure() {
+    let world = World::new();
+    drop(calls_of_every_sort(&world));
+    let bytes = std::fs::read(world.path.as_path()).unwrap();
+    for length in (0..bytes.len()).step_by(4_096) {
+        std::fs::write(world.path.as_path(), &bytes[..length]).unwrap();
+        let found = kinds(&world);
+        assert!(!found.is_empty(), "{length} bytes");
+    }
+    // Any damage to a page of rows is found by SQLite, a checksum or a digest; the first page
+    // holds the header and the schema's text.
+    for at in (4_096..bytes.len()).step_by(4_096) {
+        let mut damaged = bytes.clone();
+        for byte in &mut damaged[at..at + 16] {
+            *byte ^= 0x55;
+        }
+        std::fs::write(world.path.as_path(), &damaged).unwrap();
+        assert!(!kinds(&world).is_empty(), "page at {at}");
+    }
+}
+
+#[test]
+fn what_is_no_journal_is_refused() {
+    let world = World::new();
+    std::fs::write(world.path.as_path(), "no journal at all, but text").unwrap();
+    let refused = verify(&world.path, &mut |_| {}, &mut |_| {});
+    assert!(matches!(refused, Err(CannotUse::NotAJournal { .. })));
+    std::fs::remove_file(world.path.as_path()).unwrap();
+    let refused = verify(&world.path, &mut |_| {}, &mut |_| {});
+    assert!(matches!(refused, Err(CannotUse::Absent { .. })));
+}
+
+#[test]
+fn bits() {
+    let mut bits = Bits::default();
+    for number in [0, 1, 63, 64, 4_095, 4_096, u64::MAX] {
+        assert!(!bits.has(number));
+        assert!(bits.set(number));
+        assert!(!bits.set(number));
+        assert!(bits.has(number));
+    }
+    assert!(!bits.has(2));
+}
