@@ -147,6 +147,7 @@ pub(super) fn run(args: &DecideArgs, env: Env<'_>) -> Result<Exit, CliError> {
         policy: Arc::clone(policy),
         policy_record: None,
         joined: None,
+        was_forwarded: false,
     };
     let journal = reading::journal_path(&path)?;
     let options = Options {

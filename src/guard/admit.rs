@@ -26,6 +26,7 @@ use crate::rules::policy::{
     Delivery, InDoubtScope, OnDivergence, OnRevisionChange, Policy, covers_equal,
 };
 use crate::rules::signature::Signature;
+use crate::seeded::{self, Bug};
 
 /// JSON pointers that a divergence lists at most (contract, section 8).
 const DIFF_MAX: usize = 100;
@@ -61,6 +62,9 @@ pub struct Call {
     pub policy_record: Option<Arc<str>>,
     /// The call has been joined to this attempt before and asks again.
     pub joined: Option<Joined>,
+    /// The upstream has had this very request, and its fence was taken away since: it is answered
+    /// by what is stored, and never runs again.
+    pub was_forwarded: bool,
 }
 
 /// A call's idempotency key.
@@ -350,7 +354,8 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         call: &Call,
         workflow: &Workflow,
     ) -> Result<(Identified, Found), JournalError> {
-        let keys = self.held_keys(call, workflow);
+        let mut keys = self.held_keys(call, workflow);
+        keys.retain(|_| !seeded::has(Bug::KeyIgnored));
         if let Some(seq) = call.seq {
             let found = self.at_seq(workflow.active, seq)?;
             // Where no entry is there, the key's entry decides.
@@ -423,7 +428,11 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         let branch = self.branch_of(active, seq)?;
         match self.tx.entry(branch.id, seq) {
             Ok(Some(stored)) => Ok(Found::Entry(Box::new(stored))),
-            Ok(None) if seq.0 > branch.highest || self.tx.is_gap(branch.id, seq)? => {
+            Ok(None)
+                if seq.0 > branch.highest
+                    || self.tx.is_gap(branch.id, seq)?
+                    || seeded::has(Bug::MissingIsNew) =>
+            {
                 Ok(Found::None(Some(seq)))
             }
             Ok(None) | Err(JournalError::Unreadable(_)) => Ok(Found::Damaged(seq)),
@@ -563,13 +572,15 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         let waits = entry.gave_up.is_none() && self.is_attended(entry.session);
         match entry.status {
             Status::Pending if entry.unanswered.is_some() || !is_live => {
-                if call.policy.in_doubt_scope == InDoubtScope::Call {
+                if call.policy.in_doubt_scope == InDoubtScope::Call
+                    || seeded::has(Bug::GuardSkipsDoubt)
+                {
                     return Ok(None);
                 }
                 self.by_table(call, workflow, Identified::Guard, stored)
                     .map(Some)
             }
-            Status::Pending if waits => Ok(None),
+            Status::Pending if waits || seeded::has(Bug::GuardSkipsRunning) => Ok(None),
             Status::Pending => self
                 .by_table(call, workflow, Identified::Guard, stored)
                 .map(Some),
@@ -581,7 +592,13 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                 let taken = self.redelivering.contains_key(&entry.fence)
                     || self.new_redelivering.contains(&entry.fence);
                 // A caller that still waits will have it; nobody else may take it away.
-                if waits || !within || taken || call.policy.redeliver_within.is_zero() {
+                let taken = taken && !seeded::has(Bug::RedeliveryTwice);
+                if waits
+                    || !within
+                    || taken
+                    || call.policy.redeliver_within.is_zero()
+                    || seeded::has(Bug::GuardSkipsUndelivered)
+                {
                     return Ok(None);
                 }
                 // The bytes that this caller should have are gone; what they told was done.
@@ -612,8 +629,10 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         stored: &Stored,
     ) -> Result<EntryFacts, JournalError> {
         let entry = &stored.entry;
-        let is_damaged = stored.checksum != entry.checksum(&self.uid);
-        let mut gone = entry.unanswered.is_some() || !self.is_live(entry.session);
+        let is_damaged =
+            stored.checksum != entry.checksum(&self.uid) && !seeded::has(Bug::ChecksumIgnored);
+        let unanswered = entry.unanswered.is_some() && !seeded::has(Bug::UnansweredIgnored);
+        let mut gone = unanswered || !self.is_live(entry.session);
         // Only at-least-once lets time speak: a stalled owner may be taken over.
         if !gone && entry.status == Status::Pending && call.policy.delivery == Delivery::AtLeastOnce
         {
@@ -708,6 +727,16 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         };
         let (decision, letter) = decide(Some(facts), policy);
         match decision {
+            Decision::Proceed | Decision::Retry | Decision::NextRound if call.was_forwarded => {
+                Ok(AdmissionVerdict::Refuse(Box::new(Refused {
+                    why: Why::Table(decision),
+                    letter,
+                    entry: Some(entry.clone()),
+                    seq: Some(entry.seq),
+                    diff: Vec::new(),
+                    reason: Some("fenced".into()),
+                })))
+            }
             Decision::Proceed | Decision::Retry | Decision::NextRound => {
                 self.reserve_on(call, workflow, entry, decision, letter)
             }
@@ -830,7 +859,12 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         identified: Identified,
         letter: Letter,
     ) -> Result<AdmissionVerdict, JournalError> {
-        let outcome = match self.tx.outcome(entry.fence) {
+        let fence = if seeded::has(Bug::WrongEntryReplayed) {
+            Fence(entry.fence.0.saturating_sub(1).max(1))
+        } else {
+            entry.fence
+        };
+        let outcome = match self.tx.outcome(fence) {
             Ok(outcome) => outcome,
             Err(JournalError::Unreadable(_)) => None,
             Err(error) => return Err(error),
@@ -858,7 +892,8 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                         .as_ref()
                         .is_some_and(|body| outcome_digest(body) == outcome.digest)
                 });
-        if !holds {
+        let trusts = seeded::has(Bug::DigestIgnored) || seeded::has(Bug::WrongEntryReplayed);
+        if !holds && !trusts {
             return Ok(quarantine(Some(entry.clone()), Some(entry.seq)));
         }
         let protocol_version = self
@@ -890,11 +925,20 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             tool: call.tool.clone(),
             scheme,
             signature,
-            fence: self.tx.next_fence()?,
+            fence: self.next_fence()?,
             session,
             at: self.now,
             key: self.held_keys(call, workflow).into_iter().next(),
             call_id: call.call_id.clone(),
+        })
+    }
+
+    fn next_fence(&mut self) -> Result<Fence, JournalError> {
+        let next = self.tx.next_fence()?;
+        Ok(if seeded::has(Bug::FenceReused) {
+            Fence((next.0 - 1).max(1))
+        } else {
+            next
         })
     }
 

@@ -113,6 +113,7 @@ pub(crate) fn call(seq: Option<u64>, arguments: &str) -> Call {
         policy: Policy::default().into(),
         policy_record: None,
         joined: None,
+        was_forwarded: false,
     }
 }
 

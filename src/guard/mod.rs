@@ -37,6 +37,7 @@ use crate::rules::ids::{BranchId, Fence, Micros, Seq, SessionId, WorkflowId};
 use crate::rules::lifecycle::Transition;
 use crate::rules::policy::OnDivergence;
 use crate::rules::signature::{Scheme, Signature, SignatureKey, keyed};
+use crate::seeded::{self, Bug};
 
 /// What the guard needs of the world around the journal.
 pub trait Surroundings {
@@ -238,7 +239,7 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
                 false
             }
         });
-        if lazy {
+        if lazy || seeded::has(Bug::NoSync) {
             Durability::Process
         } else {
             Durability::Power
@@ -461,7 +462,12 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             return *live;
         }
         // A lock that can't be asked for is taken as held: that refuses, and never runs twice.
-        let live = self.surroundings.is_live(session).unwrap_or(true);
+        let mut live = self.surroundings.is_live(session).unwrap_or(true);
+        if seeded::has(Bug::OrphanIgnored) {
+            live = self.surroundings.is_attended(session).unwrap_or(true);
+        }
+        live |= seeded::has(Bug::GoneOwnerIsLive);
+        live &= !seeded::has(Bug::LiveOwnerIsGone);
         self.live.insert(session, live);
         live
     }
@@ -472,6 +478,11 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             return true;
         }
         self.is_live(session) && self.surroundings.is_attended(session).unwrap_or(true)
+    }
+
+    /// Returns whether the row is as it was written.
+    fn holds(&self, stored: &crate::journal::Stored) -> bool {
+        stored.checksum == stored.entry.checksum(&self.uid) || seeded::has(Bug::ChecksumIgnored)
     }
 
     fn still_owns(&mut self, ticket: Ticket) -> Result<bool, JournalError> {
@@ -582,7 +593,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         let Some(stored) = self.tx.entry(ticket.branch, ticket.seq)? else {
             return Ok(Done::Stale);
         };
-        if stored.entry.fence != ticket.fence {
+        if stored.entry.fence != ticket.fence || !self.holds(&stored) {
             return Ok(Done::Stale);
         }
         match crate::rules::lifecycle::give_up(&stored.entry, reason) {

@@ -222,7 +222,13 @@ fn uptime_ms() -> u64 {
     })
 }
 
-fn open_sqlite(
+/// Opens the journal at `path` for writing, checked and watched: all that stands between a file and
+/// the guard.
+///
+/// # Errors
+///
+/// The file is no journal of this schema, is damaged, or can't be used as it must be.
+pub fn open_sqlite(
     path: &JournalPath,
     filesystem: &Filesystem,
 ) -> Result<(SqliteJournal, Vec<Warning>), CannotUse> {

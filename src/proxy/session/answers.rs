@@ -93,13 +93,19 @@ impl Session {
                 Decision::Abandon => RefusalKind::Abandoned,
                 Decision::Deny => RefusalKind::Denied,
                 Decision::Expired => RefusalKind::ResultExpired,
-                Decision::Quarantine
-                | Decision::Proceed
-                | Decision::Replay
-                | Decision::Join
-                | Decision::Retry
-                | Decision::NextRound => RefusalKind::Quarantined,
+                // Only of a call that was forwarded, and whose fence was taken away.
+                Decision::Proceed | Decision::Retry | Decision::NextRound => {
+                    RefusalKind::OutcomeUnknown
+                }
+                Decision::Quarantine | Decision::Replay | Decision::Join => {
+                    RefusalKind::Quarantined
+                }
             },
+        };
+        // Whatever the entry is by now, this very call was sent.
+        let kind = match kind.side_effect() {
+            SideEffect::NotStarted if flight.call.was_forwarded => RefusalKind::OutcomeUnknown,
+            _ => kind,
         };
         let mut refusal = self.refusal_about(kind, flight, admission, refused.entry.as_ref());
         refusal.seq = refusal

@@ -16,6 +16,7 @@ use crate::rules::entry::GaveUp;
 use crate::rules::ids::{Seq, WorkflowId};
 use crate::rules::policy::{OnCancel, derive_key};
 use crate::rules::signature::signature;
+use crate::seeded::{self, Bug};
 
 /// A short note on a call, before its line may be moved.
 enum Step {
@@ -60,9 +61,16 @@ impl Session {
             Step::Admit(mut flight, key) => {
                 flight.line = Some(line);
                 let op = Op::Admit(flight.call.clone());
+                if seeded::has(Bug::ForwardBeforeDurable)
+                    && let Some(line) = &flight.line
+                {
+                    self.up.push_call(line.to_vec(), key.clone());
+                }
                 self.met_call = true;
-                self.flights.insert(key.clone(), *flight);
-                self.ops.push((Asked::Admission(key), op));
+                flight.asked = Some(self.next_asking());
+                self.ops
+                    .push((Asked::Admission(key.clone(), self.askings), op));
+                self.flights.insert(key, *flight);
             }
         }
     }
@@ -280,6 +288,7 @@ impl Session {
             policy: Arc::clone(&policy),
             policy_record: in_force.record.clone(),
             joined: None,
+            was_forwarded: false,
         };
         let flight = Flight {
             id: call.id.as_bytes().to_vec(),
@@ -291,6 +300,7 @@ impl Session {
             is_explicit,
             is_stateless,
             stage: Stage::Admitting,
+            asked: None,
             is_cancelled: false,
             is_answered: false,
             held_back: Vec::new(),
@@ -347,6 +357,19 @@ impl Session {
             return Step::Done;
         }
         match &flight.stage {
+            Stage::Admitting
+                if self.ops.iter().any(
+                    |(asked, _)| matches!(asked, Asked::Admission(asked, _) if asked == key),
+                ) =>
+            {
+                // Nobody has been asked about it yet: it never was.
+                self.ops.retain(
+                    |(asked, _)| !matches!(asked, Asked::Admission(asked, _) if asked == key),
+                );
+                self.flights.remove(key);
+                self.ours.add(key.clone());
+                Step::Done
+            }
             Stage::Admitting | Stage::Confirming { .. } => {
                 // It follows its call, if that goes out at all.
                 flight.is_cancelled = true;
@@ -359,16 +382,19 @@ impl Session {
                 Step::Done
             }
             Stage::Forwarded(forwarded) => {
-                let ticket = forwarded.ticket;
+                let (ticket, sent_at) = (forwarded.ticket, forwarded.at);
                 flight.is_cancelled = true;
                 let is_shielded = flight.policy.on_cancel == OnCancel::Shield;
-                self.ops
-                    .push((Asked::Nobody, Op::GiveUp(ticket, GaveUp::Cancelled)));
+                if !seeded::has(Bug::GivingUpUnrecorded) {
+                    self.ops
+                        .push((Asked::Nobody, Op::GiveUp(ticket, GaveUp::Cancelled)));
+                }
                 // Shielded: the call goes on, so that its outcome becomes known.
                 if is_shielded {
                     return Step::Done;
                 }
                 if self.has_waiters(&ticket.fence) {
+                    self.hurry_waiters(ticket.fence, sent_at);
                     self.say(
                         Level::Info,
                         "a cancellation is not forwarded: another caller waits for the same call",

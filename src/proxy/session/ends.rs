@@ -13,6 +13,7 @@ use crate::json;
 use crate::mcp::frame::{IdKey, RawId};
 use crate::mcp::reply::{self, Refusal, RefusalKind};
 use crate::rules::entry::{GaveUp, Unanswered};
+use crate::seeded::{self, Bug};
 
 /// How the upstream ended.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -207,7 +208,9 @@ impl Session {
         let mut gone: Vec<Ticket> = self.down.clear();
         gone.extend(self.undelivered.drain(..).map(|(_, ticket)| ticket));
         let mut over = Vec::new();
-        for (key, flight) in &mut self.flights {
+        let mut flights: Vec<_> = self.flights.iter_mut().collect();
+        flights.sort_by_key(|(key, _)| *key);
+        for (key, flight) in flights {
             flight.is_answered = true;
             match &mut flight.stage {
                 Stage::Forwarded(forwarded) => gone.push(forwarded.ticket),
@@ -310,7 +313,7 @@ impl Session {
             };
             self.owners.remove(&ticket.fence);
             fences.push(ticket.fence);
-            if taken == 0 {
+            if taken == 0 || seeded::has(Bug::VoidAfterBytes) {
                 // Not forwarded means that the pipe accepted no byte of it.
                 let mut refusal = Refusal::new(RefusalKind::UpstreamUnavailable);
                 refusal.reason = Some(end.words());
@@ -350,8 +353,9 @@ impl Session {
                 }),
             ));
         }
-        let passing: Vec<_> = self.passing.drain().map(|(_, request)| request).collect();
-        for request in passing {
+        let mut passing: Vec<_> = self.passing.drain().collect();
+        passing.sort_by(|left, right| left.0.cmp(&right.0));
+        for (_, request) in passing {
             if let Some(id) = RawId::new(&request.id) {
                 self.answer_without_upstream(id);
             }
@@ -393,6 +397,8 @@ impl Session {
                 Stage::Admitting | Stage::Confirming { .. } | Stage::Settling(_) => {}
             }
         }
+        overdue.sort();
+        due.sort();
         for key in beats {
             self.beat(&key, now);
         }
@@ -458,6 +464,7 @@ impl Session {
         let asked = self.tell_line_later(line, now);
         self.ops
             .push((asked, Op::Settle(Settlement::Overdue { ticket, detail })));
+        self.hurry_waiters(ticket.fence, now);
     }
 
     /// Keeps a refusal until it is durable that its call will not be answered: its caller may ask
@@ -514,7 +521,8 @@ impl Session {
 
     /// Ends what still waits for another session's call, since this run is over.
     pub fn end_waits(&mut self) {
-        let waiting: Vec<IdKey> = self.flights.keys().cloned().collect();
+        let mut waiting: Vec<IdKey> = self.flights.keys().cloned().collect();
+        waiting.sort();
         for key in waiting {
             let Some(flight) = self.flights.remove(&key) else {
                 continue;

@@ -16,6 +16,7 @@ use crate::mcp::reply::{Annotation, Refusal, RefusalKind, annotate};
 use crate::rules::entry::GaveUp;
 use crate::rules::ids::{Fence, Micros};
 use crate::rules::policy::{Delivery, OnLostLease, PassKey, Policy};
+use crate::seeded::{self, Bug};
 
 impl Session {
     /// Takes the ops for the next transaction, none while the journal still has a batch. Events
@@ -84,8 +85,8 @@ impl Session {
         let asked = std::mem::take(&mut self.asked);
         for (asked, done) in asked.into_iter().zip(done) {
             match (asked, done) {
-                (Asked::Admission(key), Done::Admitted(admission)) => {
-                    self.admitted(&key, &admission, now);
+                (Asked::Admission(key, asking), Done::Admitted(admission)) => {
+                    self.admitted(&key, asking, &admission, now);
                 }
                 (Asked::Settlement(key), Done::Settled(at)) => self.settled(&key, at, now),
                 (Asked::Settlement(key), Done::Stale) => self.went_stale(&key, now),
@@ -95,7 +96,7 @@ impl Session {
                 (Asked::Telling(slot), _) => self.tell(slot),
                 (
                     Asked::Nobody
-                    | Asked::Admission(_)
+                    | Asked::Admission(..)
                     | Asked::Settlement(_)
                     | Asked::Confirmation(_)
                     | Asked::Renewal(_),
@@ -106,7 +107,13 @@ impl Session {
         self.mark_lazy(now);
     }
 
-    fn admitted(&mut self, key: &IdKey, admission: &Admission, now: Instant) {
+    /// Returns a new number under which the journal is asked about a call.
+    pub(super) fn next_asking(&mut self) -> u64 {
+        self.askings += 1;
+        self.askings
+    }
+
+    fn admitted(&mut self, key: &IdKey, asking: u64, admission: &Admission, now: Instant) {
         for note in &admission.notes {
             if note.kind == "resume_ended" {
                 self.say(
@@ -116,13 +123,26 @@ impl Session {
             }
             self.lazily(Op::Note(note.clone()));
         }
-        let Some(flight) = self.flights.get_mut(key) else {
+        let owner_waits = match &admission.verdict {
+            AdmissionVerdict::Join { ticket, .. } => self
+                .owners
+                .get(&ticket.fence)
+                .and_then(|owner| self.flights.get(owner))
+                .is_some_and(Flight::waits),
+            AdmissionVerdict::Run(..)
+            | AdmissionVerdict::Replay(_)
+            | AdmissionVerdict::Refuse(_) => false,
+        };
+        let flight = self.flights.get_mut(key);
+        let asked = flight.filter(|flight| flight.asked == Some(asking));
+        let Some(flight) = asked else {
             // A joined caller that cancelled in the meantime. Nothing of it was forwarded.
             if let AdmissionVerdict::Run(ticket, _) = admission.verdict {
                 self.void(None, ticket, "the caller is gone");
             }
             return;
         };
+        flight.asked = None;
         match &admission.verdict {
             AdmissionVerdict::Run(ticket, letter) => {
                 flight.standing = Some(Standing {
@@ -172,14 +192,18 @@ impl Session {
                     self.flights.remove(key);
                     return;
                 }
-                // The end of our own call wakes its waiters; another session's must be looked for.
-                let poll = if is_ours {
+                // The end of our own call wakes its waiters; another session's must be looked for,
+                // and so must the limit for one whose caller gave up while this was asked.
+                let poll = if is_ours && owner_waits {
                     Duration::from_secs(3600)
                 } else {
                     flight.policy.wait_poll
                 };
+                // The limit begins when it is first known that the other caller gave up.
                 let until = match &flight.stage {
-                    Stage::Joining { until, .. } => *until,
+                    Stage::Joining {
+                        until: Some(until), ..
+                    } => Some(*until),
                     _ => limit.map(|limit| now + limit),
                 };
                 let was_joining = matches!(flight.stage, Stage::Joining { .. });
@@ -271,8 +295,9 @@ impl Session {
         self.up.push_call(line, key.clone());
         let held_back = std::mem::take(&mut flight.held_back);
         if !held_back.is_empty() {
-            self.ops
-                .push((Asked::Nobody, Op::GiveUp(ticket, GaveUp::Cancelled)));
+            // Before what was asked since: an equal call after the cancellation joins this one.
+            let op = Op::GiveUp(ticket, GaveUp::Cancelled);
+            self.ops.insert(0, (Asked::Nobody, op));
             for line in held_back {
                 self.up.push(line);
             }
@@ -318,7 +343,10 @@ impl Session {
             });
             flight.stage = Stage::Admitting;
             let op = Op::Admit(flight.call.clone());
-            self.ops.push((Asked::Admission(key.clone()), op));
+            self.askings += 1;
+            flight.asked = Some(self.askings);
+            self.ops
+                .push((Asked::Admission(key.clone(), self.askings), op));
         }
     }
 
@@ -427,6 +455,10 @@ impl Session {
         let Stage::Settling(settling) = &flight.stage else {
             return;
         };
+        if seeded::has(Bug::StaleOutcomeDelivered) {
+            self.settled(key, Micros(0), now);
+            return;
+        }
         let (ticket, slot) = (settling.ticket, settling.slot);
         self.owners.remove(&ticket.fence);
         if let Some(slot) = slot {
@@ -438,9 +470,14 @@ impl Session {
                 seq: ticket.seq,
                 fence: ticket.fence,
             });
+            // It ran: whatever the entry is by now, this request does not run again.
+            flight.call.was_forwarded = true;
             flight.stage = Stage::Admitting;
             let op = Op::Admit(flight.call.clone());
-            self.ops.push((Asked::Admission(key.clone()), op));
+            self.askings += 1;
+            flight.asked = Some(self.askings);
+            self.ops
+                .push((Asked::Admission(key.clone(), self.askings), op));
         } else {
             self.flights.remove(key);
         }
@@ -459,7 +496,7 @@ impl Session {
 
     /// Lets those who wait for an attempt look again, now.
     pub(super) fn wake_waiters(&mut self, fence: Fence, now: Instant) {
-        let waiting: Vec<IdKey> = self
+        let mut waiting: Vec<IdKey> = self
             .flights
             .iter()
             .filter(|(_, flight)| match &flight.stage {
@@ -469,10 +506,26 @@ impl Session {
                 | Stage::Forwarded(_)
                 | Stage::Settling(_) => false,
             })
+            .filter(|_| !seeded::has(Bug::WaitersForgotten))
             .map(|(key, _)| key.clone())
             .collect();
+        waiting.sort();
         for key in waiting {
             self.look_again(&key, now);
+        }
+    }
+
+    /// Lets those who wait for an attempt look again at the next tick: its caller has given up, so
+    /// that from now on they wait no longer than the limit says.
+    pub(super) fn hurry_waiters(&mut self, fence: Fence, at: Instant) {
+        for flight in self.flights.values_mut() {
+            if let Stage::Joining {
+                ticket, look_at, ..
+            } = &mut flight.stage
+                && ticket.fence == fence
+            {
+                *look_at = at.min(*look_at);
+            }
         }
     }
 
@@ -482,8 +535,16 @@ impl Session {
             && let Stage::Joining { look_at, .. } = &mut flight.stage
         {
             *look_at = now + flight.policy.wait_poll;
+            // Asked twice, it could be let through by the first answer and join itself by the
+            // second.
+            if flight.asked.is_some() {
+                return;
+            }
             let op = Op::Admit(flight.call.clone());
-            self.ops.push((Asked::Admission(key.clone()), op));
+            self.askings += 1;
+            flight.asked = Some(self.askings);
+            self.ops
+                .push((Asked::Admission(key.clone(), self.askings), op));
         }
     }
 
@@ -499,8 +560,11 @@ impl Session {
         }
         for (asked, op) in asked.into_iter().zip(ops) {
             match (asked, op) {
-                (Asked::Admission(key) | Asked::Confirmation(key), _) => {
-                    self.refuse_unjournaled(&key, error);
+                (Asked::Admission(key, asking), _) => {
+                    self.refuse_unjournaled(&key, Some(asking), error);
+                }
+                (Asked::Confirmation(key), _) => {
+                    self.refuse_unjournaled(&key, None, error);
                 }
                 (Asked::Settlement(key), Op::Settle(settlement)) => {
                     // Whatever was written before is not known to be complete any more.
@@ -514,14 +578,28 @@ impl Session {
         self.mark_lazy(now);
     }
 
-    fn refuse_unjournaled(&mut self, key: &IdKey, error: &JournalError) {
-        let Some(flight) = self.flights.remove(key) else {
+    fn refuse_unjournaled(&mut self, key: &IdKey, asking: Option<u64>, error: &JournalError) {
+        let flight = self.flights.get(key);
+        if flight.is_none_or(|flight| flight.asked != asking) {
+            return;
+        }
+        let Some(mut flight) = self.flights.remove(key) else {
             return;
         };
+        if seeded::has(Bug::JournalErrorIgnored) || seeded::has(Bug::RefusedCallForwarded) {
+            let line = flight.line.take().map(|line| line.to_vec());
+            self.up.push_call(line.unwrap_or_default(), key.clone());
+            if seeded::has(Bug::JournalErrorIgnored) {
+                return;
+            }
+        }
         let mut refusal = Refusal::new(RefusalKind::JournalUnavailable);
         if matches!(flight.stage, Stage::Joining { .. }) {
             // It waits for a call that runs: only that it was not started again is known.
             refusal = Refusal::new(RefusalKind::InFlight);
+        }
+        if flight.call.was_forwarded {
+            refusal = Refusal::new(RefusalKind::OutcomeUnknown);
         }
         refusal.reason = Some(error.reason().into());
         refusal.seq = flight.call.seq.map(|seq| seq.0);
@@ -539,7 +617,10 @@ impl Session {
             {
                 if waits {
                     let mark = Annotation::not_journaled(ticket.seq.0);
-                    let line = annotate(&settling.line, &mark).into_owned();
+                    let mut line = annotate(&settling.line, &mark).into_owned();
+                    if seeded::has(Bug::UnwrittenOutcomeUnmarked) {
+                        line = settling.line.to_vec();
+                    }
                     self.down.fill(slot, line, None);
                 } else {
                     self.down.drop_slot(slot);
@@ -575,9 +656,10 @@ impl Session {
         let mut kept = Vec::new();
         for (asked, op) in asked.into_iter().zip(ops) {
             match asked {
-                Asked::Admission(key) | Asked::Confirmation(key) => {
-                    self.refuse_unjournaled(&key, error);
+                Asked::Admission(key, asking) => {
+                    self.refuse_unjournaled(&key, Some(asking), error);
                 }
+                Asked::Confirmation(key) => self.refuse_unjournaled(&key, None, error),
                 asked => {
                     self.asked.push(asked);
                     kept.push(op);

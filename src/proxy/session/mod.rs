@@ -36,6 +36,7 @@ use crate::mcp::frame::{IdKey, RawId};
 use crate::rules::ids::{Fence, Micros};
 use crate::rules::policy::{Policy, PolicySet};
 use crate::rules::signature::Signature;
+use crate::seeded::{self, Bug};
 
 /// In which shape a refusal reaches the client (contract, section 3, `--refusals`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,6 +168,8 @@ struct Flight {
     /// The stateless revision's shapes are legal for it.
     is_stateless: bool,
     stage: Stage,
+    /// The number under which the journal is being asked about it.
+    asked: Option<u64>,
     /// The client has cancelled it: it gets no answer.
     is_cancelled: bool,
     /// It has been answered by us: what comes is journaled and not forwarded.
@@ -181,7 +184,8 @@ impl Flight {
     }
 
     fn waits(&self) -> bool {
-        !self.is_cancelled && !self.is_answered
+        let is_cancelled = self.is_cancelled && !seeded::has(Bug::CancelledCallAnswered);
+        !is_cancelled && !self.is_answered
     }
 }
 
@@ -213,7 +217,9 @@ enum PassingKind {
 /// An op on its way through the journal, with who asked for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Asked {
-    Admission(IdKey),
+    /// A call, and the number of the asking: what answers an earlier one, or a call that had the
+    /// id before, is not this call's.
+    Admission(IdKey, u64),
     Settlement(IdKey),
     Confirmation(IdKey),
     Renewal(IdKey),
@@ -240,6 +246,8 @@ pub struct Session {
     ops: Vec<(Asked, Op)>,
     /// The batch that the journal has.
     asked: Vec<Asked>,
+    /// How often the journal has been asked about a call.
+    askings: u64,
     /// When the journal got it.
     asked_at: Option<Instant>,
     /// Events that may wait for the next commit.
@@ -328,6 +336,7 @@ impl Session {
             down: queue::DownQueue::default(),
             ops: Vec::new(),
             asked: Vec::new(),
+            askings: 0,
             asked_at: None,
             lazy: Vec::new(),
             lazy_since: None,
@@ -395,6 +404,9 @@ impl Session {
     /// Notes where in the stream to the client an answer ends.
     pub fn pushed_down(&mut self, ticket: Ticket, end: u64) {
         self.undelivered.push_back((end, ticket));
+        if seeded::has(Bug::DeliveryBeforeWritten) {
+            self.ops.push((Asked::Nobody, Op::Deliver(ticket)));
+        }
     }
 
     /// Notes how far the stream to the client has been written: answers up to there have been
@@ -467,6 +479,7 @@ impl Session {
             .map(|flight| &flight.id)
             .or_else(|| self.passing.get(&key).map(|request| &request.id));
         match holder {
+            Some(_) if seeded::has(Bug::DuplicateIdTaken) => Some(key),
             None => Some(key),
             Some(held) if held == id.as_bytes() => None,
             Some(_) => {

@@ -15,6 +15,7 @@ use crate::mcp::identity;
 use crate::mcp::outcome::{TaskView, read_error, read_result, read_task};
 use crate::mcp::reply::{self, Refusal, RefusalKind, SideEffect};
 use crate::rules::entry::{Status, Unanswered};
+use crate::seeded::{self, Bug};
 
 /// What an answer makes of its entry.
 enum Meaning {
@@ -54,7 +55,11 @@ impl Session {
                 self.in_flight(answer.id).unwrap_or_else(|| answer.id.key())
             }
         };
+        let key = self.seeded_key(key);
         if let Some(flight) = self.flights.get(&key) {
+            if seeded::has(Bug::LateAnswerDropped) && !flight.waits() {
+                return;
+            }
             if let Stage::Forwarded(forwarded) = &flight.stage {
                 let ticket = forwarded.ticket;
                 self.answered(&key, ticket, line, now);
@@ -69,6 +74,20 @@ impl Session {
         } else {
             self.down.pass(line);
         }
+    }
+
+    /// Returns the key of the answer's call, but for the bugs that there are on purpose.
+    fn seeded_key(&self, key: IdKey) -> IdKey {
+        let wrong = seeded::has(Bug::IdMixUp)
+            || (seeded::has(Bug::SecondAnswerSettlesAnother) && self.settled.has(&key));
+        if !wrong {
+            return key;
+        }
+        let running = self
+            .flights
+            .iter()
+            .filter(|(_, flight)| matches!(flight.stage, Stage::Forwarded(_)));
+        running.map(|(key, _)| key.clone()).min().unwrap_or(key)
     }
 
     fn drop_answer(&mut self, _key: &IdKey, what: &str) {
@@ -96,7 +115,12 @@ impl Session {
         };
         let signature = flight.signature;
         let first_wins = !flight.policy.fences_results;
-        let slot = flight.waits().then(|| self.down.reserve(now));
+        let mut slot = flight.waits().then(|| self.down.reserve(now));
+        if seeded::has(Bug::AnswerBeforeDurable)
+            && let Some(slot) = slot.take()
+        {
+            self.down.fill(slot, line.to_vec(), Some(ticket));
+        }
         let is_void = matches!(meaning, Meaning::NotExecuted(_));
         let elapsed = match &flight.stage {
             Stage::Forwarded(forwarded) => now.saturating_duration_since(forwarded.at),
@@ -200,11 +224,14 @@ impl Session {
                     return Meaning::NotExecuted(view.code.unwrap_or_default());
                 }
                 // It was stopped; what it had done by then, it does not say.
-                if is_cancelled {
+                if is_cancelled && !seeded::has(Bug::CancelErrorIsOutcome) {
                     return Meaning::Unknown(Unanswered::StoppedByCancel);
                 }
                 // Many upstreams abort running calls when their input closes, with this error.
-                if view.is_connection_closed() && self.phase.is_input_closed() {
+                if view.is_connection_closed()
+                    && self.phase.is_input_closed()
+                    && !seeded::has(Bug::ClosedConnectionIsOutcome)
+                {
                     return Meaning::Unknown(Unanswered::ConnectionClosed);
                 }
                 Meaning::Outcome(Box::new(Answer {
