@@ -20,7 +20,7 @@ use crate::rules::decide::{
     decide,
 };
 use crate::rules::entry::{Entry, Status, outcome_digest};
-use crate::rules::ids::{BranchId, Fence, HeldKey, Seq, Window, WorkflowId, Micros};
+use crate::rules::ids::{BranchId, Fence, HeldKey, Micros, Seq, Window, WorkflowId};
 use crate::rules::lifecycle::{self, Reservation};
 use crate::rules::policy::{
     Delivery, InDoubtScope, OnDivergence, OnRevisionChange, Policy, covers_equal,
@@ -727,7 +727,9 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         };
         let (decision, letter) = decide(Some(facts), policy);
         match decision {
-            Decision::Proceed | Decision::Retry | Decision::NextRound if call.was_forwarded => {
+            Decision::Proceed | Decision::Retry | Decision::NextRound | Decision::Fork
+                if call.was_forwarded =>
+            {
                 Ok(AdmissionVerdict::Refuse(Box::new(Refused {
                     why: Why::Table(decision),
                     letter,

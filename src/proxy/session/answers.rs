@@ -199,7 +199,11 @@ impl Session {
             });
         }
         // While an answer may still come there is nothing to be settled yet.
-        let command = if reason == "timeout" { "show" } else { "resolve" };
+        let command = if reason == "timeout" {
+            "show"
+        } else {
+            "resolve"
+        };
         refusal.hint = Some(format!(
             "checkpoint {command} {} --journal {}",
             ticket.seq, self.options.journal_shown
