@@ -52,6 +52,10 @@ const FULL_PATIENCE: Duration = Duration::from_secs(2);
 const RETRY_PAUSE_MIN: Duration = Duration::from_millis(1);
 const RETRY_PAUSE_MAX: Duration = Duration::from_millis(8);
 
+/// How long a delivery's mark waits for a commit to ride on, before it gets one of its own.
+/// Nobody waits for it, but on a commit of its own the next call would.
+const MARK_WAIT: Duration = Duration::from_millis(1);
+
 /// How long what the upstream left in its pipes is awaited once its process has ended: somebody
 /// else may hold them open.
 const LEFTOVER_MAX: Duration = Duration::from_millis(200);
@@ -138,6 +142,8 @@ pub(super) struct Driver {
     retry: Option<Retry>,
     /// Of the batch that the journal has now, if it is not its first try.
     tries: Option<Tries>,
+    /// Since when nothing but marks of deliveries waits for the journal.
+    marks_since: Option<Instant>,
     ladder: Option<Ladder>,
     /// The group is gone, or nothing more can be done about it.
     group_over: bool,
@@ -195,6 +201,7 @@ impl Driver {
             desk,
             retry: None,
             tries: None,
+            marks_since: None,
             ladder: None,
             group_over: false,
             gave_up_on_group: false,
@@ -592,10 +599,14 @@ impl Driver {
             self.tries = Some(retry.tries);
             return self.submit(retry.ops, retry.reconnects, now);
         }
-        if self.session.has_only_lazy_ops() && self.has_input() {
-            // A delivery's mark rides on the next commit, which is about to come.
-            return false;
+        if self.session.has_only_lazy_ops() {
+            let since = *self.marks_since.get_or_insert(now);
+            if now.saturating_duration_since(since) < MARK_WAIT {
+                // A delivery's mark rides on the next commit, which is about to come.
+                return false;
+            }
         }
+        self.marks_since = None;
         if self.session.known().is_news
             && let Some(desk) = &mut self.desk
         {
@@ -685,19 +696,6 @@ impl Driver {
     }
 
     // ---- waiting ----
-
-    fn has_input(&self) -> bool {
-        let mut fds = Vec::with_capacity(2);
-        if self.wants_client() {
-            fds.push(PollFd::new(self.edges.client_in.as_fd(), PollFlags::POLLIN));
-        }
-        if let Some(up) = self.up.as_ref().filter(|up| up.output_ended.is_none())
-            && self.wants_upstream()
-        {
-            fds.push(PollFd::new(up.output.as_fd(), PollFlags::POLLIN));
-        }
-        matches!(poll(&mut fds, PollTimeout::ZERO), Ok(count) if count > 0)
-    }
 
     fn wait(&mut self) {
         let mut timeout = self.timeout();
@@ -803,7 +801,7 @@ impl Driver {
             sooner(retry.next);
         }
         if self.session.has_only_lazy_ops() && self.retry.is_none() {
-            sooner(now + Duration::from_millis(1));
+            sooner(self.marks_since.unwrap_or(now) + MARK_WAIT);
         }
         if let (Some(_), false) = (&self.ladder, self.group_over) {
             // The end of a grandchild announces itself to nobody.
