@@ -349,6 +349,50 @@ impl SqliteTransaction<'_> {
         };
         let entry = &write.transition.entry;
         let (key, window, window_id) = held(entry.key.as_ref());
+        // Most changes leave all alone that an index holds. Naming those columns would write the
+        // index's page anew with the same bytes, and each page is a part of the commit.
+        if entry.delivered_at.is_none() {
+            let changed = self.run(
+                "UPDATE entries SET tool = ?6, status = ?7, attempt = ?8, round = ?9, fence = ?10, \
+                 session_id = ?11, scheme = ?12, created_at = ?13, completed_at = ?14, \
+                 gave_up = ?15, unanswered = ?16, is_error = ?17, provenance = ?18, digest = ?19, \
+                 tombstone = ?20, checksum = ?21 \
+                 WHERE branch_id = ?1 AND seq = ?2 AND status = ?3 AND attempt = ?4 AND fence = ?5 \
+                 AND delivered_at IS NULL AND signature = ?22 AND key IS ?23 AND window IS ?24 \
+                 AND window_id IS ?25 AND call_id IS ?26",
+                params![
+                    db_int(entry.branch.0),
+                    db_int(entry.seq.0),
+                    status.name(),
+                    attempt,
+                    db_int(fence.0),
+                    entry.tool,
+                    entry.status.name(),
+                    entry.attempt,
+                    entry.round,
+                    db_int(entry.fence.0),
+                    db_int(entry.session.0),
+                    entry.scheme.name(),
+                    entry.created_at.0,
+                    entry.completed_at.map(|at| at.0),
+                    entry.gave_up.map(GaveUp::name),
+                    entry.unanswered.map(Unanswered::name),
+                    entry.is_error,
+                    entry.provenance.map(Provenance::name),
+                    entry.digest.as_ref().map(|digest| &digest[..]),
+                    entry.is_tombstone,
+                    &write.checksum[..],
+                    &entry.signature.0[..],
+                    key,
+                    window,
+                    window_id,
+                    entry.call_id,
+                ],
+            )?;
+            if changed == 1 {
+                return Ok(Applied::Done);
+            }
+        }
         // The comparison is the fence: whoever has lost the entry changes no row here.
         let changed = self.run(
             "UPDATE entries SET tool = ?6, status = ?7, attempt = ?8, round = ?9, fence = ?10, \
