@@ -39,6 +39,10 @@ pub const SCHEMA_VERSION: i32 = 1;
 /// How much of the journal SQLite may keep in memory, in KiB.
 const CACHE_KIB: i64 = 1024;
 
+/// How much of one transaction SQLite keeps in memory before it goes to the log, in pages. What
+/// goes there early is read back and written again: a result of 1 MB cost its size three times.
+pub(crate) const SPILL_PAGES: i64 = 4096;
+
 /// The value of `PRAGMA synchronous` that stands for `EXTRA`.
 const SYNCHRONOUS_EXTRA: i64 = 3;
 
@@ -272,6 +276,7 @@ impl Settings<'_> {
         self.set_number("temp_store", TEMP_STORE_MEMORY)?;
         self.set_number("mmap_size", 0)?;
         self.set_number("cache_size", -CACHE_KIB)?;
+        self.set_number("cache_spill", SPILL_PAGES)?;
         self.set_number("cell_size_check", 1)
     }
 

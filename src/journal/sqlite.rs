@@ -9,6 +9,7 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
+use super::connection::SPILL_PAGES;
 use super::{
     Applied, Attempt, Branch, Durability, Event, EventRow, Identity, Journal, JournalError, Lease,
     Outcome, Payload, RoundKey, Session, Stored, TaskKey, Transaction, Workflow, Write,
@@ -113,19 +114,25 @@ impl SqliteJournal {
             Err(error) if classify(&error) == JournalError::Busy => return Ok(false),
             Err(error) => return Err(classify(&error)),
         }
+        let spill_at = |pages: i64| db.pragma_update(None, "cache_spill", pages);
         // What does not fit into SQLite's cache goes to the log; the rest is for the cache.
         let bytes = wanted + CACHE_BYTES;
+        let spills_early = spill_at(1);
         let filled = db.execute(
             "INSERT INTO outcomes (fence, status, is_error, provenance, at, digest, body) \
              VALUES (-1, '', 0, '', 0, x'', ?1)",
             [rusqlite::blob::ZeroBlob(bytes)],
         );
+        let spills_late = spill_at(SPILL_PAGES);
         if let Err(error) = db.execute_batch("ROLLBACK") {
             let error = JournalError::Failed(error.to_string());
             self.failed = Some(error.clone());
             return Err(error);
         }
-        filled.map_err(|error| classify(&error))?;
+        spills_early
+            .and(filled)
+            .and(spills_late)
+            .map_err(|error| classify(&error))?;
         // Here, where nobody waits, and not within the next commit. The log's own descriptors are
         // SQLite's, and hold no locks.
         if let Ok(log) = std::fs::File::open(&log) {
