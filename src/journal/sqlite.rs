@@ -9,6 +9,7 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
+use super::connection::SPILL_PAGES;
 use super::{
     Applied, Attempt, Branch, Durability, Event, EventRow, Identity, Journal, JournalError, Lease,
     Outcome, Payload, RoundKey, Session, Stored, TaskKey, Transaction, Workflow, Write,
@@ -29,6 +30,12 @@ const STATEMENTS_MAX: usize = 64;
 /// Payloads up to this size, in bytes, are bound and read like any value; larger ones are streamed.
 const BOUND_BYTES_MAX: usize = 256 << 10;
 const BOUND_MAX: i64 = BOUND_BYTES_MAX as i64;
+
+/// A page's size in bytes, with its head in the write-ahead log rounded away.
+const PAGE_BYTES: u64 = 4096;
+
+/// What SQLite's cache holds of a transaction before its pages go to the log, in bytes, and more.
+const CACHE_BYTES: u64 = 2 << 20;
 
 /// How a journal makes a new connection to itself, with every check that opening one takes.
 pub type Connect = Box<dyn FnMut() -> Result<Connection, JournalError> + Send>;
@@ -71,6 +78,67 @@ impl SqliteJournal {
     #[must_use]
     pub fn connection(&self) -> &Connection {
         &self.db
+    }
+
+    /// Makes the write-ahead log at least `pages` long, so that commits write over what is there.
+    ///
+    /// A log that grows has to have its new size made durable by each commit as well, which takes
+    /// about half as long again as the bytes. What makes it long is a transaction that is rolled
+    /// back: its pages are in the log without a commit, and whoever reads the log stops before
+    /// them. Returns whether it has made it longer; a journal that is busy, or has no log, is left
+    /// alone.
+    ///
+    /// # Errors
+    ///
+    /// What SQLite says. Nothing that is stored has changed, and the journal goes on if
+    /// [`JournalError::is_final`] is false.
+    pub fn grow_log(&mut self, pages: u32) -> Result<bool, JournalError> {
+        if self.failed.is_some() {
+            return Ok(false);
+        }
+        (self.still_there)()?;
+        let db = &self.db;
+        let mode: String = db
+            .pragma_query_value(None, "journal_mode", |row| row.get(0))
+            .map_err(|error| classify(&error))?;
+        let Some(path) = db.path().filter(|_| mode == "wal") else {
+            return Ok(false);
+        };
+        let log = std::path::PathBuf::from(format!("{path}-wal"));
+        let wanted = u64::from(pages) * PAGE_BYTES;
+        if std::fs::symlink_metadata(&log).map_or(true, |found| found.len() >= wanted) {
+            return Ok(false);
+        }
+        match db.execute_batch("BEGIN IMMEDIATE") {
+            Ok(()) => {}
+            Err(error) if classify(&error) == JournalError::Busy => return Ok(false),
+            Err(error) => return Err(classify(&error)),
+        }
+        let spill_at = |pages: i64| db.pragma_update(None, "cache_spill", pages);
+        // What does not fit into SQLite's cache goes to the log; the rest is for the cache.
+        let bytes = wanted + CACHE_BYTES;
+        let spills_early = spill_at(1);
+        let filled = db.execute(
+            "INSERT INTO outcomes (fence, status, is_error, provenance, at, digest, body) \
+             VALUES (-1, '', 0, '', 0, x'', ?1)",
+            [rusqlite::blob::ZeroBlob(bytes)],
+        );
+        let spills_late = spill_at(SPILL_PAGES);
+        if let Err(error) = db.execute_batch("ROLLBACK") {
+            let error = JournalError::Failed(error.to_string());
+            self.failed = Some(error.clone());
+            return Err(error);
+        }
+        spills_early
+            .and(filled)
+            .and(spills_late)
+            .map_err(|error| classify(&error))?;
+        // Here, where nobody waits, and not within the next commit. The log's own descriptors are
+        // SQLite's, and hold no locks.
+        if let Ok(log) = std::fs::File::open(&log) {
+            let _ = log.sync_data();
+        }
+        Ok(true)
     }
 
     fn set_durability(&mut self, durability: Durability) -> Result<(), JournalError> {
@@ -349,6 +417,50 @@ impl SqliteTransaction<'_> {
         };
         let entry = &write.transition.entry;
         let (key, window, window_id) = held(entry.key.as_ref());
+        // Most changes leave all alone that an index holds. Naming those columns would write the
+        // index's page anew with the same bytes, and each page is a part of the commit.
+        if entry.delivered_at.is_none() {
+            let changed = self.run(
+                "UPDATE entries SET tool = ?6, status = ?7, attempt = ?8, round = ?9, fence = ?10, \
+                 session_id = ?11, scheme = ?12, created_at = ?13, completed_at = ?14, \
+                 gave_up = ?15, unanswered = ?16, is_error = ?17, provenance = ?18, digest = ?19, \
+                 tombstone = ?20, checksum = ?21 \
+                 WHERE branch_id = ?1 AND seq = ?2 AND status = ?3 AND attempt = ?4 AND fence = ?5 \
+                 AND delivered_at IS NULL AND signature = ?22 AND key IS ?23 AND window IS ?24 \
+                 AND window_id IS ?25 AND call_id IS ?26",
+                params![
+                    db_int(entry.branch.0),
+                    db_int(entry.seq.0),
+                    status.name(),
+                    attempt,
+                    db_int(fence.0),
+                    entry.tool,
+                    entry.status.name(),
+                    entry.attempt,
+                    entry.round,
+                    db_int(entry.fence.0),
+                    db_int(entry.session.0),
+                    entry.scheme.name(),
+                    entry.created_at.0,
+                    entry.completed_at.map(|at| at.0),
+                    entry.gave_up.map(GaveUp::name),
+                    entry.unanswered.map(Unanswered::name),
+                    entry.is_error,
+                    entry.provenance.map(Provenance::name),
+                    entry.digest.as_ref().map(|digest| &digest[..]),
+                    entry.is_tombstone,
+                    &write.checksum[..],
+                    &entry.signature.0[..],
+                    key,
+                    window,
+                    window_id,
+                    entry.call_id,
+                ],
+            )?;
+            if changed == 1 {
+                return Ok(Applied::Done);
+            }
+        }
         // The comparison is the fence: whoever has lost the entry changes no row here.
         let changed = self.run(
             "UPDATE entries SET tool = ?6, status = ?7, attempt = ?8, round = ?9, fence = ?10, \
@@ -1253,4 +1365,89 @@ pub(crate) fn read_event(row: &Row<'_>) -> rusqlite::Result<EventRow> {
         count: number(row, 10)?,
         last_at: Micros(row.get(11)?),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::connection::Watch;
+    use super::super::fixture::World;
+    use super::super::place::Companion;
+    use super::super::{place, schema};
+    use super::*;
+
+    fn journal(world: &World) -> SqliteJournal {
+        let path = world.journal.clone();
+        let mut watches: Vec<Watch> = Vec::new();
+        let connect = move || {
+            let opened = super::super::fixture::open(&path);
+            watches.push(opened.watch);
+            Ok(opened.connection)
+        };
+        SqliteJournal::open(Box::new(connect), Box::new(|| Ok(()))).unwrap()
+    }
+
+    fn workflows(journal: &mut SqliteJournal) -> Vec<bool> {
+        let mut tx = journal.begin(Durability::Power).unwrap();
+        ["a", "b", "c"]
+            .map(|name| tx.workflow(&WorkflowId(name.into())).unwrap().is_some())
+            .to_vec()
+    }
+
+    fn make(journal: &mut SqliteJournal, name: &str) {
+        let mut tx = journal.begin(Durability::Power).unwrap();
+        tx.create_workflow(&WorkflowId(name.into()), [1; 16], Micros(1))
+            .unwrap();
+        tx.commit().unwrap();
+    }
+
+    #[test]
+    fn a_log_made_long_holds_what_it_held_and_nothing_else() {
+        let world = World::empty();
+        let image = schema::empty_image([7; 16], &WorkflowId("own".into()), Micros(0)).unwrap();
+        place::create(&world.journal, &image, &world.filesystem()).unwrap();
+        let mut first = journal(&world);
+        let mut other = journal(&world);
+        make(&mut first, "a");
+        assert!(first.grow_log(600).unwrap());
+        let log = world.journal.companion(Companion::Wal);
+        let size = |log: &std::path::Path| std::fs::metadata(log).unwrap().len();
+        let grown = size(&log);
+        assert!(grown >= 600 * PAGE_BYTES, "{grown}");
+        assert!(!first.grow_log(600).unwrap(), "it is long enough");
+        assert_eq!(workflows(&mut first), [true, false, false]);
+        assert_eq!(workflows(&mut other), [true, false, false]);
+        make(&mut other, "b");
+        make(&mut first, "c");
+        assert_eq!(size(&log), grown, "commits write over what is there");
+
+        // A crash leaves the log with pages of no transaction behind its last commit.
+        let crashed = World::empty();
+        std::fs::copy(world.path(), crashed.path()).unwrap();
+        std::fs::copy(&log, crashed.journal.companion(Companion::Wal)).unwrap();
+        let mut crashed_journal = journal(&crashed);
+        assert_eq!(workflows(&mut crashed_journal), [true, true, true]);
+        let verdict: String = crashed_journal
+            .connection()
+            .query_row("PRAGMA integrity_check", (), |row| row.get(0))
+            .unwrap();
+        assert_eq!(verdict, "ok");
+        let rows: i64 = crashed_journal
+            .connection()
+            .query_row("SELECT count(*) FROM outcomes", (), |row| row.get(0))
+            .unwrap();
+        assert_eq!(rows, 0);
+    }
+
+    #[test]
+    fn a_busy_journal_is_left_as_it_is() {
+        let world = World::empty();
+        let image = schema::empty_image([7; 16], &WorkflowId("own".into()), Micros(0)).unwrap();
+        place::create(&world.journal, &image, &world.filesystem()).unwrap();
+        let mut first = journal(&world);
+        let mut other = journal(&world);
+        let held = other.begin(Durability::Power).unwrap();
+        assert!(!first.grow_log(600).unwrap());
+        drop(held);
+        assert!(first.grow_log(600).unwrap());
+    }
 }

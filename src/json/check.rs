@@ -127,6 +127,17 @@ fn check_string(text: &[u8], at: usize) -> Result<usize, Invalid> {
 fn skip_plain(text: &[u8], mut at: usize) -> usize {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x8080_8080_8080_8080;
+    // Long texts are plain for long. Without a way out inside, this becomes vector instructions.
+    while let Some(chunk) = text.get(at..).and_then(<[u8]>::first_chunk::<64>) {
+        let is_special = |byte: u8| (byte < 0x20) | (byte == b'"') | (byte == b'\\');
+        if chunk
+            .iter()
+            .fold(false, |any, byte| any | is_special(*byte))
+        {
+            break;
+        }
+        at += 64;
+    }
     // Eight bytes at a time. A borrow can only mark bytes above the first true one, so the lowest
     // mark is always exact.
     while let Some(chunk) = text.get(at..).and_then(<[u8]>::first_chunk::<8>) {

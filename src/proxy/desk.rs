@@ -10,8 +10,8 @@
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, SendError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::books::{FileGuard, now};
@@ -23,6 +23,13 @@ const SLOW: Duration = Duration::from_millis(5);
 
 /// So many quick commits on the thread bring the next ones back.
 const QUICK_RUN: u32 = 8;
+
+/// After so many batches the journal's log is made long once (see `SqliteJournal::grow_log`): a
+/// run that only probes the upstream or makes a call or two does not pay for it.
+const LOG_GROWS_AFTER: u32 = 8;
+
+/// How long the log is made, in pages: what it holds before a commit moves it into the journal.
+const LOG_PAGES: u32 = 2048;
 
 /// What came of a batch, with its ops for whoever must try again.
 pub(super) struct Answer {
@@ -70,9 +77,15 @@ impl Guarded {
     }
 }
 
-struct Work {
+struct Batch {
     ops: Vec<Op>,
     reconnects: bool,
+}
+
+enum Work {
+    Batch(Batch),
+    /// Make the journal's log long.
+    GrowLog,
 }
 
 /// Where batches are handed in.
@@ -81,8 +94,11 @@ pub(super) struct Desk {
     to_thread: Sender<Work>,
     from_thread: Receiver<(Answer, Duration)>,
     bell: UnixStream,
+    /// The thread has a batch, or its result has not been taken.
+    is_away: bool,
     is_slow: bool,
     quick: u32,
+    batches: u32,
 }
 
 impl Desk {
@@ -103,7 +119,17 @@ impl Desk {
             .name("journal".into())
             .spawn(move || {
                 while let Ok(work) = work.recv() {
-                    let (answer, took) = run(&shared, work);
+                    let batch = match work {
+                        Work::Batch(batch) => batch,
+                        Work::GrowLog => {
+                            grow_log(&shared);
+                            continue;
+                        }
+                    };
+                    let (answer, took) = {
+                        let mut guard = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                        run(&mut guard, batch)
+                    };
                     if answers.send((answer, took)).is_err() {
                         return;
                     }
@@ -116,39 +142,70 @@ impl Desk {
             to_thread,
             from_thread,
             bell,
+            is_away: false,
             is_slow: true,
             quick: 0,
+            batches: 0,
         })
     }
 
     /// Hands a batch in. Returns its result if it was done here; else the bell rings later.
     pub(super) fn submit(&mut self, ops: Vec<Op>, reconnects: bool) -> Option<Answer> {
-        let work = Work { ops, reconnects };
-        if self.is_slow {
-            if let Err(returned) = self.to_thread.send(work) {
-                // The thread is gone only if it panicked; then nothing is known any more.
-                return Some(Answer {
-                    ops: returned.0.ops,
-                    result: Err(JournalError::Failed(
-                        "the journal's thread has ended".into(),
-                    )),
-                });
+        let batch = Batch { ops, reconnects };
+        // Held by the thread while it makes the log long: the loop must not wait for that.
+        let shared = Arc::clone(&self.guard);
+        let guard = match (self.is_slow, shared.try_lock()) {
+            (true, _) | (false, Err(TryLockError::WouldBlock)) => None,
+            (false, Ok(guard)) => Some(guard),
+            (false, Err(TryLockError::Poisoned(poisoned))) => Some(poisoned.into_inner()),
+        };
+        let answer = match guard {
+            None => self.hand_over(batch),
+            Some(mut guard) => {
+                let (answer, took) = run(&mut guard, batch);
+                if took > SLOW {
+                    self.is_slow = true;
+                    self.quick = 0;
+                }
+                Some(answer)
             }
-            return None;
+        };
+        self.batches = self.batches.saturating_add(1);
+        if self.batches == LOG_GROWS_AFTER {
+            // After the batch, and if the thread has ended there is no hurry any more.
+            let _ = self.to_thread.send(Work::GrowLog);
         }
-        let (answer, took) = run(&self.guard, work);
-        if took > SLOW {
-            self.is_slow = true;
-            self.quick = 0;
+        answer
+    }
+
+    fn hand_over(&mut self, batch: Batch) -> Option<Answer> {
+        match self.to_thread.send(Work::Batch(batch)) {
+            Ok(()) => {
+                self.is_away = true;
+                None
+            }
+            // The thread is gone only if it panicked; then nothing is known any more.
+            Err(SendError(work)) => Some(Answer {
+                ops: match work {
+                    Work::Batch(batch) => batch.ops,
+                    Work::GrowLog => Vec::new(),
+                },
+                result: Err(JournalError::Failed(
+                    "the journal's thread has ended".into(),
+                )),
+            }),
         }
-        Some(answer)
     }
 
     /// Takes a result that the thread has ready.
     pub(super) fn take(&mut self) -> Option<Answer> {
+        if !self.is_away {
+            return None;
+        }
         let mut rung = [0; 64];
         while matches!(self.bell.read(&mut rung), Ok(count) if count > 0) {}
         let (answer, took) = self.from_thread.try_recv().ok()?;
+        self.is_away = false;
         self.quick = if took < SLOW { self.quick + 1 } else { 0 };
         // A new journal's first commit also makes its log; what follows is what counts.
         if self.quick >= QUICK_RUN || (self.quick > 0 && took < SLOW / 2) {
@@ -159,10 +216,9 @@ impl Desk {
 
     /// Waits for the result of a batch that the thread has, no longer than `limit`. For the end.
     pub(super) fn wait(&mut self, limit: Duration) -> Option<Answer> {
-        self.from_thread
-            .recv_timeout(limit)
-            .ok()
-            .map(|(answer, _)| answer)
+        let (answer, _) = self.from_thread.recv_timeout(limit).ok()?;
+        self.is_away = false;
+        Some(answer)
     }
 
     /// Returns what becomes readable when the thread has a result.
@@ -198,8 +254,16 @@ impl Desk {
     }
 }
 
-fn run(guard: &Mutex<Guarded>, work: Work) -> (Answer, Duration) {
+fn grow_log(guard: &Mutex<Guarded>) {
     let mut guard = guard.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Guarded::Open(guard) = &mut *guard
+        && let Err(error) = guard.journal().grow_log(LOG_PAGES)
+    {
+        tracing::debug!("the journal's log could not be made longer: {error}");
+    }
+}
+
+fn run(guard: &mut Guarded, work: Batch) -> (Answer, Duration) {
     let start = Instant::now();
     let result = guard.guard().and_then(|guard| {
         if work.reconnects {

@@ -52,6 +52,10 @@ const FULL_PATIENCE: Duration = Duration::from_secs(2);
 const RETRY_PAUSE_MIN: Duration = Duration::from_millis(1);
 const RETRY_PAUSE_MAX: Duration = Duration::from_millis(8);
 
+/// How long a delivery's mark waits for a commit to ride on, before it gets one of its own.
+/// Nobody waits for it, but on a commit of its own the next call would.
+const MARK_WAIT: Duration = Duration::from_millis(1);
+
 /// How long what the upstream left in its pipes is awaited once its process has ended: somebody
 /// else may hold them open.
 const LEFTOVER_MAX: Duration = Duration::from_millis(200);
@@ -69,6 +73,35 @@ pub(super) struct Edges {
     pub(super) signals: Signals,
     pub(super) stderr: StderrSink,
     pub(super) line_bytes_max: usize,
+}
+
+/// What the last `poll(2)` announced. Only that is read: a look at each descriptor in each round
+/// costs more than the bytes that are moved.
+#[derive(Clone, Copy)]
+struct Ready {
+    signals: bool,
+    client: bool,
+    upstream: bool,
+    errors: bool,
+    /// Nothing was announced, and everything is read until it has no more.
+    drains: bool,
+}
+
+impl Ready {
+    const NOTHING: Self = Self {
+        signals: false,
+        client: false,
+        upstream: false,
+        errors: false,
+        drains: false,
+    };
+    const DRAIN: Self = Self {
+        signals: true,
+        client: true,
+        upstream: true,
+        errors: true,
+        drains: true,
+    };
 }
 
 /// A batch that must be tried again.
@@ -100,12 +133,17 @@ struct Up {
 pub(super) struct Driver {
     session: Session,
     edges: Edges,
+    ready: Ready,
+    /// A child may have ended since the upstream was last asked for.
+    has_child_news: bool,
     up: Option<Up>,
     guardian: Arc<Mutex<Guardian>>,
     desk: Option<Desk>,
     retry: Option<Retry>,
     /// Of the batch that the journal has now, if it is not its first try.
     tries: Option<Tries>,
+    /// Since when nothing but marks of deliveries waits for the journal.
+    marks_since: Option<Instant>,
     ladder: Option<Ladder>,
     /// The group is gone, or nothing more can be done about it.
     group_over: bool,
@@ -156,11 +194,14 @@ impl Driver {
         let mut driver = Self {
             session,
             edges,
+            ready: Ready::DRAIN,
+            has_child_news: true,
             up: None,
             guardian,
             desk,
             retry: None,
             tries: None,
+            marks_since: None,
             ladder: None,
             group_over: false,
             gave_up_on_group: false,
@@ -221,6 +262,9 @@ impl Driver {
     // ---- what is there ----
 
     fn read_signals(&mut self, now: Instant) {
+        if !self.ready.signals {
+            return;
+        }
         let pending = self.edges.signals.take();
         if pending.stop_count > 0 {
             self.session.stop(now, pending.stop_count);
@@ -229,6 +273,7 @@ impl Driver {
             }
         }
         if pending.child {
+            self.has_child_news = true;
             let mut guardian = self.guardian.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = guardian.is_alive();
         }
@@ -251,8 +296,13 @@ impl Driver {
     }
 
     fn read_client(&mut self, now: Instant) {
-        if !self.wants_client() {
+        let ready = self.ready;
+        let is_due = ready.client || self.edges.client_in.has_unread();
+        if !is_due || !self.wants_client() {
             return;
+        }
+        if ready.client && !ready.drains {
+            self.edges.client_in.announce();
         }
         let mut lines = 0;
         while lines < LINES_MAX {
@@ -295,6 +345,9 @@ impl Driver {
                     break;
                 }
             }
+            if !ready.drains && !self.edges.client_in.was_full() {
+                return;
+            }
         }
     }
 
@@ -302,8 +355,10 @@ impl Driver {
         if !self.wants_upstream() {
             return;
         }
+        let ready = self.ready;
         let Some(up) = &mut self.up else { return };
-        if up.output_ended.is_some() {
+        let is_due = ready.upstream || up.output.has_unread();
+        if !is_due || up.output_ended.is_some() {
             return;
         }
         let mut lines = 0;
@@ -338,10 +393,16 @@ impl Driver {
                     break;
                 }
             }
+            if !ready.drains && !up.output.was_full() {
+                return;
+            }
         }
     }
 
     fn read_errors(&mut self) {
+        if !self.ready.errors {
+            return;
+        }
         let Some(up) = &mut self.up else { return };
         // Always drained: an undrained stderr stops the upstream.
         for _ in 0..16 {
@@ -362,7 +423,14 @@ impl Driver {
 
     fn reap(&mut self, now: Instant) {
         let Some(up) = &mut self.up else { return };
+        // While it talks and no signal says otherwise, it lives.
+        let may_have_ended = std::mem::take(&mut self.has_child_news)
+            || !(self.ready.upstream || self.ready.client)
+            || self.ready.drains
+            || up.output_ended.is_some()
+            || up.errors_ended;
         if up.exit.is_none()
+            && may_have_ended
             && let Ok(Some(status)) = up.process.try_wait()
         {
             up.exit = Some((status, now));
@@ -532,10 +600,14 @@ impl Driver {
             self.tries = Some(retry.tries);
             return self.submit(retry.ops, retry.reconnects, now);
         }
-        if self.session.has_only_lazy_ops() && self.has_input() {
-            // A delivery's mark rides on the next commit, which is about to come.
-            return false;
+        if self.session.has_only_lazy_ops() {
+            let since = *self.marks_since.get_or_insert(now);
+            if now.saturating_duration_since(since) < MARK_WAIT {
+                // A delivery's mark rides on the next commit, which is about to come.
+                return false;
+            }
         }
+        self.marks_since = None;
         if self.session.known().is_news
             && let Some(desk) = &mut self.desk
         {
@@ -626,19 +698,6 @@ impl Driver {
 
     // ---- waiting ----
 
-    fn has_input(&self) -> bool {
-        let mut fds = Vec::with_capacity(2);
-        if self.wants_client() {
-            fds.push(PollFd::new(self.edges.client_in.as_fd(), PollFlags::POLLIN));
-        }
-        if let Some(up) = self.up.as_ref().filter(|up| up.output_ended.is_none())
-            && self.wants_upstream()
-        {
-            fds.push(PollFd::new(up.output.as_fd(), PollFlags::POLLIN));
-        }
-        matches!(poll(&mut fds, PollTimeout::ZERO), Ok(count) if count > 0)
-    }
-
     fn wait(&mut self) {
         let mut timeout = self.timeout();
         let reads_client = self.wants_client();
@@ -653,6 +712,7 @@ impl Driver {
         }
         let mut fds = Vec::with_capacity(8);
         fds.push(PollFd::new(self.edges.signals.as_fd(), PollFlags::POLLIN));
+        let client_index = reads_client.then_some(fds.len());
         if reads_client {
             fds.push(PollFd::new(self.edges.client_in.as_fd(), PollFlags::POLLIN));
         }
@@ -670,11 +730,14 @@ impl Driver {
         let out_index = fds.len().wrapping_sub(1);
         let watches_out =
             self.edges.client_out.poll_fd().is_some() && !self.session.phase().is_client_gone();
+        let (mut upstream_index, mut errors_index) = (None, None);
         if let Some(up) = &self.up {
             if up.output_ended.is_none() && reads_upstream {
+                upstream_index = Some(fds.len());
                 fds.push(PollFd::new(up.output.as_fd(), PollFlags::POLLIN));
             }
             if !up.errors_ended {
+                errors_index = Some(fds.len());
                 fds.push(PollFd::new(up.errors.as_fd(), PollFlags::POLLIN));
             }
             if let Some(fd) = up.input.poll_fd().filter(|_| !up.input.is_empty()) {
@@ -701,7 +764,27 @@ impl Driver {
                 .get(out_index)
                 .and_then(PollFd::revents)
                 .is_some_and(|events| events.intersects(PollFlags::POLLERR | PollFlags::POLLHUP));
+        let said = |index: Option<usize>| {
+            let event = index.and_then(|index| fds.get(index)?.revents());
+            // An unknown event is looked into, too.
+            index.is_some() && event.is_none_or(|event| !event.is_empty())
+        };
+        let ready = Ready {
+            signals: said(Some(0)),
+            client: said(client_index),
+            upstream: said(upstream_index),
+            errors: said(errors_index),
+            drains: false,
+        };
         drop(fds);
+        // What an interrupted wait says of its descriptors means nothing.
+        self.ready = match polled {
+            Ok(_) => ready,
+            Err(_) => Ready {
+                signals: true,
+                ..Ready::NOTHING
+            },
+        };
         if is_gone {
             self.session.client_gone(Instant::now());
         }
@@ -719,7 +802,7 @@ impl Driver {
             sooner(retry.next);
         }
         if self.session.has_only_lazy_ops() && self.retry.is_none() {
-            sooner(now + Duration::from_millis(1));
+            sooner(self.marks_since.unwrap_or(now) + MARK_WAIT);
         }
         if let (Some(_), false) = (&self.ladder, self.group_over) {
             // The end of a grandchild announces itself to nobody.
@@ -747,6 +830,7 @@ impl Driver {
         }
         if self.group_over && !self.session.phase().is_upstream_ended() {
             // The ladder is down, and what the group left in its pipes is all there is.
+            self.ready = Ready::DRAIN;
             self.read_upstream(now);
             self.read_errors();
             let Some(up) = &mut self.up else { return true };
@@ -792,6 +876,7 @@ impl Driver {
     fn finish(mut self) -> Session {
         // What the client had written before the upstream was gone is answered, too.
         if !self.session.phase().is_client_gone() {
+            self.ready = Ready::DRAIN;
             self.read_client(Instant::now());
         }
         self.session.end_waits();

@@ -71,6 +71,10 @@ pub struct Source {
     /// The last bytes of what is read past: several SDKs write the id at the end.
     tail: Vec<u8>,
     is_at_eof: bool,
+    /// The caller's `poll(2)` has just said that a read won't block.
+    is_announced: bool,
+    /// The last read brought as much as it could: more may be there.
+    was_full: bool,
 }
 
 /// How much of the end of a line over the limit is kept, in bytes.
@@ -108,7 +112,22 @@ impl Source {
             discarded: None,
             tail: Vec::new(),
             is_at_eof: false,
+            is_announced: false,
+            was_full: false,
         }
+    }
+
+    /// Spares the next [`Source::fill`] its look whether the descriptor is readable: the caller's
+    /// `poll(2)` has just said so.
+    pub fn announce(&mut self) {
+        self.is_announced = true;
+    }
+
+    /// Whether the last read was as large as a read can be, so that more may be there. A shorter
+    /// one has emptied the pipe.
+    #[must_use]
+    pub fn was_full(&self) -> bool {
+        self.was_full
     }
 
     /// Reads once, if all that was read before has been taken.
@@ -131,7 +150,10 @@ impl Source {
             Input::Stdin(stdin) => stdin.as_fd(),
         };
         // A read that has been announced can't block, one that has not could for ever.
-        if !matches!(self.from, Input::Own(_)) && !is_ready(fd, PollFlags::POLLIN)? {
+        let is_announced = std::mem::take(&mut self.is_announced);
+        let is_own = matches!(self.from, Input::Own(_));
+        self.was_full = false;
+        if !is_own && !is_announced && !is_ready(fd, PollFlags::POLLIN)? {
             return Ok(Filled::WouldBlock);
         }
         match nix::unistd::read(fd, &mut self.read) {
@@ -141,6 +163,7 @@ impl Source {
             }
             Ok(count) => {
                 self.unread = 0..count;
+                self.was_full = count == self.read.len();
                 Ok(Filled::Data)
             }
             Err(Errno::EAGAIN | Errno::EINTR) => Ok(Filled::WouldBlock),
