@@ -38,6 +38,9 @@ const UP_BYTES_MAX: usize = 4 << 20;
 /// Lines taken from one side in one round, so that one batch and one write serve many.
 const LINES_MAX: usize = 1024;
 
+/// The same in bytes: what is taken waits in memory until the round's end, whoever reads it then.
+const ROUND_BYTES_MAX: usize = 1 << 20;
+
 /// How long a reservation waits for a busy journal (contract, section 11).
 const RESERVE_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -254,8 +257,8 @@ impl Driver {
         if !self.wants_client() {
             return;
         }
-        let mut lines = 0;
-        while lines < LINES_MAX {
+        let (mut lines, mut taken) = (0, 0);
+        while lines < LINES_MAX && taken < ROUND_BYTES_MAX {
             match self.edges.client_in.fill() {
                 Ok(Filled::Data) => {}
                 Ok(Filled::WouldBlock) => return,
@@ -282,6 +285,7 @@ impl Driver {
             }
             while let Some(line) = self.edges.client_in.next_line(self.edges.line_bytes_max) {
                 lines += 1;
+                taken += line.kept_bytes();
                 self.client_spoke = true;
                 match line {
                     Line::Whole(line) => self.session.client_line(line),
@@ -291,7 +295,7 @@ impl Driver {
                         self.session.client_line_too_long(&prefix, &tail, bytes);
                     }
                 }
-                if lines >= LINES_MAX {
+                if lines >= LINES_MAX || taken >= ROUND_BYTES_MAX {
                     break;
                 }
             }
@@ -306,8 +310,8 @@ impl Driver {
         if up.output_ended.is_some() {
             return;
         }
-        let mut lines = 0;
-        while lines < LINES_MAX {
+        let (mut lines, mut taken) = (0, 0);
+        while lines < LINES_MAX && taken < ROUND_BYTES_MAX {
             match up.output.fill() {
                 Ok(Filled::Data) => {}
                 Ok(Filled::WouldBlock) => return,
@@ -326,6 +330,7 @@ impl Driver {
             }
             while let Some(line) = up.output.next_line(self.edges.line_bytes_max) {
                 lines += 1;
+                taken += line.kept_bytes();
                 match line {
                     Line::Whole(line) => self.session.upstream_line(line, now),
                     Line::TooLong { prefix, discarded } => {
@@ -334,7 +339,7 @@ impl Driver {
                         self.session.upstream_line_too_long(&prefix, &tail, bytes);
                     }
                 }
-                if lines >= LINES_MAX {
+                if lines >= LINES_MAX || taken >= ROUND_BYTES_MAX {
                     break;
                 }
             }
