@@ -245,7 +245,12 @@ impl Driver {
         // A client that does not read what we answer ourselves is not read either. What the upstream
         // says does not count: a client may well write to its end before it reads.
         let down_is_full = self.own_answers.queued_bytes >= DOWN_BYTES_MAX;
-        !self.client_eof && !up_is_full && !down_is_full && !self.session.phase().is_client_gone()
+        !self.client_eof
+            && !up_is_full
+            && !down_is_full
+            && !self.session.phase().is_client_gone()
+            // What waits for a busy journal will be the upstream's to read.
+            && self.session.held_bytes() < UP_BYTES_MAX
     }
 
     fn wants_upstream(&self) -> bool {
