@@ -202,6 +202,46 @@ fn a_line_without_an_end_costs_no_memory() {
     assert_eq!(world.effects_of("charge"), 1);
 }
 
+/// A call is held until its reservation is durable, so a busy journal holds its client back.
+#[test]
+fn calls_that_wait_for_a_busy_journal_are_bounded() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    assert_done(&proxy.call(&Call::charge(0)));
+    let other = rusqlite::Connection::open(world.journal()).unwrap();
+    let count = 100;
+    proxy.while_paused(|proxy| {
+        other.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let mut stdin = proxy.take_stdin();
+        let padding = "p".repeat(1 << 20);
+        let writer = std::thread::spawn(move || {
+            for id in 1..=count {
+                let call = Call::new(id, "echo", json!({"n": id, "padding": padding}));
+                writeln!(stdin, "{}", call.line()).unwrap();
+            }
+        });
+        let_pass(proxy, Duration::from_millis(1500));
+        let held = memory(proxy.pid());
+        assert!(
+            !writer.is_finished() && held < 48 * MIB,
+            "{} KiB",
+            held >> 10
+        );
+        other.execute_batch("ROLLBACK").unwrap();
+    });
+    for _ in 1..=count {
+        assert_done(&proxy.recv());
+    }
+    assert_eq!(proxy.wait_code(), 0);
+    assert_eq!(world.effects_of("echo"), 100);
+    assert!(
+        world
+            .entries()
+            .iter()
+            .all(|entry| entry["status"] == "COMPLETED")
+    );
+}
+
 #[test]
 fn an_upstream_that_reads_nothing_holds_its_client_back_and_nobody_spins() {
     let world = World::new();
