@@ -231,7 +231,7 @@ impl Knowledge {
             Self::NeverSent => "Never sent: the upstream did not see a byte of this call.",
             Self::Running => "Running: a live session waits for the upstream's answer.",
             Self::SentUnanswered => {
-                "Sent and unanswered: no outcome was recorded. It may or may not have taken effect."
+                "Reserved and unanswered: it may have been sent, and no outcome was recorded. It may or may not have taken effect."
             }
             Self::InputRequired => "Asked back: the upstream wants more before it goes on.",
             Self::Accepted => "Accepted: the upstream runs it as a task whose end was not seen.",

@@ -5,6 +5,8 @@
 //! because an entry was in doubt, and a journal of any size is exported in little memory.
 
 use std::collections::HashMap;
+use std::io::IsTerminal as _;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -184,12 +186,34 @@ struct Chosen {
     seq: Seq,
 }
 
-impl Chosen {
-    fn read(&self, reader: &mut Reader) -> Result<Option<Whole>, CliError> {
-        reader
-            .whole(Some(&self.workflow), self.branch, self.seq)
-            .map_err(unusable)
-    }
+/// Reads all of the entries in one snapshot, in their order.
+fn each(
+    reader: &mut Reader,
+    chosen: &[Chosen],
+    stage: &str,
+    mut take: impl FnMut(&Chosen, Option<Whole>) -> Result<(), CliError>,
+) -> Result<(), CliError> {
+    // What is printed to the same terminal says enough.
+    let mut line = (!std::io::stdout().is_terminal()).then(ProgressLine::new);
+    let mut index = 0;
+    let mut result = Ok(());
+    let places = chosen
+        .iter()
+        .map(|one| (&*one.workflow, one.branch, one.seq));
+    let read = reader.each_whole(places, |whole| {
+        if let Some(line) = &mut line {
+            line.show(stage, index as u64, chosen.len() as u64);
+        }
+        result = take(&chosen[index], whole);
+        index += 1;
+        match result {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    });
+    drop(line);
+    read.map_err(unusable)?;
+    result
 }
 
 /// Returns the entries that are asked for, in call order.
@@ -327,16 +351,14 @@ fn survey(
     chosen: &[Chosen],
     args: &ExportArgs,
 ) -> Result<Vec<Open>, CliError> {
-    let mut line = ProgressLine::new();
     let mut undecided = Troubles::default();
     let mut others = Troubles::default();
     let mut open = Vec::new();
     let mut ids: HashMap<[u8; 16], u64> = HashMap::new();
-    for (index, one) in chosen.iter().enumerate() {
-        line.show("looking at entries", index as u64, chosen.len() as u64);
-        let Some(whole) = one.read(reader)? else {
+    each(reader, chosen, "looking at entries", |one, whole| {
+        let Some(whole) = whole else {
             others.add(format!("entry {} is not there any more", one.seq));
-            continue;
+            return Ok(());
         };
         let (seq, told) = (one.seq, outcome_of(&whole));
         if args.format != Format::Mcp {
@@ -374,8 +396,8 @@ fn survey(
                 }
             }
         }
-    }
-    line.clear();
+        Ok(())
+    })?;
     if !others.is_empty() {
         return Err(
             CliError::new(Kind::Failure, format!("nothing is exported: {others}")).hint(
@@ -645,13 +667,10 @@ fn write(
     shape: fn(&Item) -> String,
     output: &Output,
 ) -> Result<(), CliError> {
-    let mut line = ProgressLine::new();
     let mut piece = String::from("[");
-    for (index, one) in chosen.iter().enumerate() {
-        line.show("entries", index as u64, chosen.len() as u64);
-        let whole = one.read(reader)?;
+    let mut is_first = true;
+    each(reader, chosen, "entries", |one, whole| {
         let Some(item) = whole.and_then(|whole| item(one, &whole)) else {
-            line.clear();
             return Err(CliError::new(
                 Kind::Failure,
                 format!(
@@ -660,15 +679,15 @@ fn write(
                 ),
             ));
         };
-        piece.push_str(if index == 0 { "\n" } else { ",\n" });
+        piece.push_str(if is_first { "\n" } else { ",\n" });
+        is_first = false;
         piece.push_str(&super::escape::escape_json(&shape(&item)));
         if piece.len() >= PIECE_BYTES {
-            line.clear();
             output.bytes(piece.as_bytes())?;
             piece.clear();
         }
-    }
-    line.clear();
+        Ok(())
+    })?;
     piece.push_str(if chosen.is_empty() { "]\n" } else { "\n]\n" });
     output.bytes(piece.as_bytes())
 }

@@ -20,7 +20,7 @@ use crate::rules::decide::{
     decide,
 };
 use crate::rules::entry::{Entry, Status, outcome_digest};
-use crate::rules::ids::{BranchId, Fence, HeldKey, Seq, Window, WorkflowId};
+use crate::rules::ids::{BranchId, Fence, HeldKey, Seq, Window, WorkflowId, Micros};
 use crate::rules::lifecycle::{self, Reservation};
 use crate::rules::policy::{
     Delivery, InDoubtScope, OnDivergence, OnRevisionChange, Policy, covers_equal,
@@ -190,6 +190,8 @@ pub struct Admission {
     /// The workflow's random bits and the number of the entry's own branch: the stable part of a
     /// key that is handed to the upstream.
     pub place: ([u8; 16], u32),
+    /// When it was decided.
+    pub at: Micros,
     /// What is to be noted when there is time.
     pub notes: Vec<Note>,
     /// How the entry was found.
@@ -259,6 +261,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             workflow: name,
             branch: number,
             place: (workflow.uid, number),
+            at: self.now,
             notes: std::mem::take(&mut self.notes),
             identified,
             verdict,
@@ -399,11 +402,10 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         Ok(Found::None(None))
     }
 
-    /// Looks a seq up along the branch and those it came from. An entry that should be there and
-    /// is not is damage, not "new".
-    fn at_seq(&mut self, active: Branch, seq: Seq) -> Result<Found, JournalError> {
+    /// Returns the branch that holds a place: a branch holds what is from its fork on, before that
+    /// its parent does.
+    fn branch_of(&mut self, active: Branch, seq: Seq) -> Result<Branch, JournalError> {
         let mut branch = active;
-        // A branch holds what is from its fork on; before that its parent does.
         while let Some((parent, forked_at)) = branch.parent
             && seq < forked_at
         {
@@ -412,6 +414,13 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                 .branch(parent)?
                 .ok_or_else(|| JournalError::Damaged("a branch without its parent".into()))?;
         }
+        Ok(branch)
+    }
+
+    /// Looks a seq up along the branch and those it came from. An entry that should be there and
+    /// is not is damage, not "new".
+    fn at_seq(&mut self, active: Branch, seq: Seq) -> Result<Found, JournalError> {
+        let branch = self.branch_of(active, seq)?;
         match self.tx.entry(branch.id, seq) {
             Ok(Some(stored)) => Ok(Found::Entry(Box::new(stored))),
             Ok(None) if seq.0 > branch.highest || self.tx.is_gap(branch.id, seq)? => {
@@ -933,6 +942,8 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             return Ok(refused);
         }
         let seq = place.unwrap_or(Seq(branch.highest + 1));
+        // A gap before the fork is a gap of the shared past.
+        let branch = self.branch_of(branch, seq)?;
         let reservation = self.reservation(call, workflow, branch.id, seq)?;
         let transition = lifecycle::reserve_new(reservation);
         self.finish(call, transition, None, Letter('A'), None)

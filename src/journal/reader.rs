@@ -9,6 +9,7 @@
 //! Must not: write, decide about a call, or know how anything is shown.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use rusqlite::types::{Value, ValueRef};
@@ -344,29 +345,58 @@ impl Reader {
         branch: Option<u32>,
         seq: Seq,
     ) -> Result<Option<Whole>, CannotUse> {
+        self.in_snapshot(|reader| reader.whole_here(workflow, branch, seq))
+    }
+
+    /// Hands out all about each of these entries, as [`Reader::whole`] returns it, in one snapshot
+    /// and in their order, until `take` says that it is enough.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    pub fn each_whole<'a>(
+        &mut self,
+        places: impl IntoIterator<Item = (&'a WorkflowId, Option<u32>, Seq)>,
+        mut take: impl FnMut(Option<Whole>) -> ControlFlow<()>,
+    ) -> Result<(), CannotUse> {
         self.in_snapshot(|reader| {
-            let Some((place, found)) = reader.look(workflow, branch, seq)? else {
-                return Ok(None);
-            };
-            let id = place.id;
-            let events = reader.events(id, seq)?;
-            let (fence, session) = match &found {
-                Found::Whole { entry, .. } => (entry.fence, Some(entry.session)),
-                Found::Torn(torn) => (Fence(torn.fence), None),
-            };
-            let attempts = reader.attempts(id, seq, fence, &events)?;
-            let session = match session.or(attempts.last().map(|attempt| attempt.session)) {
-                Some(number) => reader.session(number)?,
-                None => None,
-            };
-            Ok(Some(Whole {
-                place,
-                found,
-                attempts,
-                events,
-                session,
-            }))
+            for (workflow, branch, seq) in places {
+                let whole = reader.whole_here(Some(workflow), branch, seq)?;
+                if take(whole).is_break() {
+                    break;
+                }
+            }
+            Ok(())
         })
+    }
+
+    fn whole_here(
+        &mut self,
+        workflow: Option<&WorkflowId>,
+        branch: Option<u32>,
+        seq: Seq,
+    ) -> Result<Option<Whole>, CannotUse> {
+        let Some((place, found)) = self.look(workflow, branch, seq)? else {
+            return Ok(None);
+        };
+        let id = place.id;
+        let events = self.events(id, seq)?;
+        let (fence, session) = match &found {
+            Found::Whole { entry, .. } => (entry.fence, Some(entry.session)),
+            Found::Torn(torn) => (Fence(torn.fence), None),
+        };
+        let attempts = self.attempts(id, seq, fence, &events)?;
+        let session = match session.or(attempts.last().map(|attempt| attempt.session)) {
+            Some(number) => self.session(number)?,
+            None => None,
+        };
+        Ok(Some(Whole {
+            place,
+            found,
+            attempts,
+            events,
+            session,
+        }))
     }
 
     /// Returns the entry at that place, as [`Reader::whole`] finds it, with where it stands.

@@ -430,8 +430,6 @@ impl Walk {
         &self,
         mut take: impl FnMut(BranchId, Seq),
     ) -> Result<(), JournalError> {
-        /// A key, its window, and the window's own name.
-        type Held = (String, String, String);
         let mut before: Option<Held> = None;
         self.each(
             "SELECT branch_id, seq, key, window, window_id FROM entries INDEXED BY entries_key \
@@ -675,6 +673,9 @@ impl Walk {
         walk().map_err(|error| sqlite::classify(&error))
     }
 }
+
+/// A key, its window, and the window's name.
+type Held = (String, String, String);
 
 /// What an event says of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

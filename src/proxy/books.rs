@@ -141,7 +141,10 @@ pub fn open_for_verdicts(path: &JournalPath) -> Result<Desk, CannotUse> {
     let (mark, read) = Mark::open(path, &uid)?;
     let highest = highest_fence(path, &mut journal)?;
     mark::check(path, &read, highest)?;
-    warnings.extend(read.warning(path, highest));
+    if read.rebuilt {
+        mark.raise(0, highest)?;
+        warnings.extend(read.warning(path, highest));
+    }
     Ok(Desk {
         journal,
         mark,

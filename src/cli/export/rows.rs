@@ -10,10 +10,9 @@ use super::super::error::CliError;
 use super::super::escape::{escape, escape_json};
 use super::super::exit::Exit;
 use super::super::output::Output;
-use super::super::progress::ProgressLine;
 use super::super::show::fill;
 use super::super::view::EntryView;
-use super::{Chosen, PIECE_BYTES};
+use super::{Chosen, PIECE_BYTES, each};
 use crate::journal::reader::Reader;
 
 /// The columns of `csv`, with the names of the schema; a new one is added at the end.
@@ -59,15 +58,13 @@ pub(super) fn write(
     is_csv: bool,
     output: &Output,
 ) -> Result<Exit, CliError> {
-    let mut line = ProgressLine::new();
     let mut piece = if is_csv {
         format!("{}\r\n", COLUMNS.join(","))
     } else {
         String::new()
     };
-    for (index, one) in chosen.iter().enumerate() {
-        line.show("entries", index as u64, chosen.len() as u64);
-        if let Some(whole) = one.read(reader)? {
+    each(reader, chosen, "entries", |_, whole| {
+        if let Some(whole) = whole {
             let detail = fill::detail(whole);
             if is_csv {
                 piece.push_str(&csv(&detail));
@@ -76,12 +73,11 @@ pub(super) fn write(
             }
         }
         if piece.len() >= PIECE_BYTES {
-            line.clear();
             output.bytes(piece.as_bytes())?;
             piece.clear();
         }
-    }
-    line.clear();
+        Ok(())
+    })?;
     output.bytes(piece.as_bytes())?;
     Ok(Exit::Ok)
 }

@@ -207,3 +207,66 @@ fn the_newest_dump_is_of_the_schema_as_it_is() {
         "the schema has changed: it is a new version once one was released, and a new dump either way"
     );
 }
+
+fn page() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/journal-format.md");
+    std::fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn the_page_names_every_table_column_and_index() {
+    let page = page();
+    let db = Connection::open_in_memory().unwrap();
+    for step in crate::journal::schema::STEPS {
+        db.execute_batch(step).unwrap();
+    }
+    for (name, sql) in crate::journal::schema::shape(&db).unwrap() {
+        assert!(page.contains(&format!("`{name}`")), "no {name} in the page");
+        if !sql.starts_with("CREATE TABLE") {
+            continue;
+        }
+        // A table's section ends where the next one begins.
+        let section = page
+            .split("\n## ")
+            .find(|section| {
+                let heading = section.lines().next().unwrap_or_default();
+                heading.contains(&format!("`{name}`"))
+            })
+            .unwrap_or_else(|| panic!("no section on {name}"));
+        let columns: Vec<String> = db
+            .prepare("SELECT name FROM pragma_table_info(?1)")
+            .unwrap()
+            .query_map([&name], |row| row.get(0))
+            .unwrap()
+            .collect::<Result<_, _>>()
+            .unwrap();
+        for column in columns {
+            assert!(
+                section.contains(&format!("`{column}`")),
+                "no column {column} in the section on {name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_pages_questions_can_be_asked() {
+    let page = page();
+    let sql = page
+        .split("```sql\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next())
+        .expect("the page has questions");
+    let world = filled();
+    let db = world.sql();
+    let mut asked = 0;
+    for question in sql.split(";\n").filter(|text| !text.trim().is_empty()) {
+        let mut statement = db.prepare(question).unwrap_or_else(|error| {
+            panic!("{error}: {question}");
+        });
+        let mut rows = statement.query(()).unwrap();
+        while rows.next().unwrap().is_some() {}
+        asked += 1;
+    }
+    assert_eq!(asked, 5);
+}

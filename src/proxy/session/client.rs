@@ -287,6 +287,7 @@ impl Session {
             call: Box::new(asked),
             signature,
             policy,
+            standing: None,
             is_explicit,
             is_stateless,
             stage: Stage::Admitting,

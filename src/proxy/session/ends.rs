@@ -281,7 +281,8 @@ impl Session {
         if self.phase.upstream_end.is_some() {
             return;
         }
-        self.phase.ended_by_itself = self.phase.drain_until.is_none();
+        // Its end is its own as long as we have not closed its input.
+        self.phase.ended_by_itself = !self.phase.input_closed;
         self.phase.ended_in_flight = !self.flights.is_empty() || !self.passing.is_empty();
         if self.phase.ended_by_itself {
             self.say(Level::Warn, end.words());
@@ -332,17 +333,13 @@ impl Session {
                 bytes,
                 elapsed,
             };
-            let mut refusal = Refusal::new(RefusalKind::OutcomeUnknown);
-            refusal.reason = Some("upstream_exited".into());
-            refusal.seq = Some(ticket.seq.0);
-            refusal.attempt = Some(u64::from(ticket.attempt));
-            refusal.tool = Some(flight.call.tool.clone());
-            refusal.workflow_id = flight.call.workflow.as_ref().map(|id| id.0.clone());
+            let mut refusal = self.refusal_on(
+                RefusalKind::OutcomeUnknown,
+                "upstream_exited",
+                &flight,
+                ticket,
+            );
             refusal.more.push(("upstream", json::quote(&end.words())));
-            refusal.hint = Some(format!(
-                "checkpoint show {} --journal {}",
-                ticket.seq, self.options.journal_shown
-            ));
             let asked = self.tell_later(&flight, &refusal, now);
             self.ops.push((
                 asked,
@@ -448,18 +445,15 @@ impl Session {
             elapsed: now.saturating_duration_since(forwarded.at),
         };
         let detail = evidence.json();
-        let mut refusal = Refusal::new(RefusalKind::OutcomeUnknown);
-        refusal.reason = Some("timeout".into());
-        refusal.seq = Some(ticket.seq.0);
-        refusal.attempt = Some(u64::from(ticket.attempt));
-        refusal.tool = Some(flight.call.tool.clone());
         let (id, explicit, stateless) =
             (flight.id.clone(), flight.is_explicit, flight.is_stateless);
-        flight.is_answered = true;
-        refusal.hint = Some(format!(
-            "checkpoint show {} --journal {}",
-            ticket.seq, self.options.journal_shown
-        ));
+        let Some(flight) = self.flights.get(key) else {
+            return;
+        };
+        let refusal = self.refusal_on(RefusalKind::OutcomeUnknown, "timeout", flight, ticket);
+        if let Some(flight) = self.flights.get_mut(key) {
+            flight.is_answered = true;
+        }
         let line = self.refusal_line(RawId::new(&id), &refusal, explicit, stateless);
         let asked = self.tell_line_later(line, now);
         self.ops

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use super::client::unshare;
-use super::{Asked, Flight, Forwarded, Level, Session, Stage};
+use super::{Asked, Flight, Forwarded, Level, Session, Stage, Standing};
 use crate::guard::{
     Admission, AdmissionVerdict, Answer, Done, Joined, Note, Op, Settlement, Ticket,
 };
@@ -125,6 +125,12 @@ impl Session {
         };
         match &admission.verdict {
             AdmissionVerdict::Run(ticket, letter) => {
+                flight.standing = Some(Standing {
+                    workflow: admission.workflow.0.clone(),
+                    branch: admission.branch,
+                    letter: letter.to_string(),
+                    created_at: admission.at,
+                });
                 let said = format!(
                     "proceed seq={} attempt={} letter={letter}",
                     ticket.seq, ticket.attempt

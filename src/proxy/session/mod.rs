@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 use crate::guard::{Call, Op, Settlement, Ticket};
 use crate::mcp::call::CallIdFrom;
 use crate::mcp::frame::{IdKey, RawId};
-use crate::rules::ids::Fence;
+use crate::rules::ids::{Fence, Micros};
 use crate::rules::policy::{Policy, PolicySet};
 use crate::rules::signature::Signature;
 
@@ -129,6 +129,15 @@ struct Forwarded {
     beat_at: Option<Instant>,
 }
 
+/// Where a call was reserved, as a refusal tells it.
+#[derive(Debug)]
+struct Standing {
+    workflow: String,
+    branch: u32,
+    letter: String,
+    created_at: Micros,
+}
+
 #[derive(Debug)]
 struct Settling {
     ticket: Ticket,
@@ -151,6 +160,8 @@ struct Flight {
     call: Box<Call>,
     signature: Signature,
     policy: Arc<Policy>,
+    /// Where it was reserved, once it has been.
+    standing: Option<Standing>,
     /// It said a seq or a key.
     is_explicit: bool,
     /// The stateless revision's shapes are legal for it.

@@ -150,14 +150,14 @@ impl Session {
         let Some(slot) = settling.slot.take() else {
             return;
         };
-        let mut refusal = Refusal::new(RefusalKind::OutcomeUnknown);
-        refusal.reason = Some(reason.into());
-        refusal.seq = Some(settling.ticket.seq.0);
-        refusal.attempt = Some(u64::from(settling.ticket.attempt));
-        refusal.tool = Some(flight.call.tool.clone());
+        let ticket = settling.ticket;
         flight.is_answered = true;
         let (id, explicit, stateless) =
             (flight.id.clone(), flight.is_explicit, flight.is_stateless);
+        let Some(flight) = self.flights.get(key) else {
+            return;
+        };
+        let refusal = self.refusal_on(RefusalKind::OutcomeUnknown, reason, flight, ticket);
         let line = self.refusal_line(RawId::new(&id), &refusal, explicit, stateless);
         self.down.fill(slot, line, None);
     }
