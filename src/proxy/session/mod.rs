@@ -453,6 +453,16 @@ impl Session {
         !self.flights.is_empty() || !self.asked.is_empty() || !self.ops.is_empty()
     }
 
+    /// Returns how many bytes of calls are held until their reservations are durable.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        if self.asked.is_empty() && self.ops.is_empty() {
+            return 0;
+        }
+        let held = self.flights.values().map(|flight| &flight.line);
+        held.flatten().map(|line| line.len()).sum()
+    }
+
     fn say(&mut self, level: Level, text: impl Into<String>) {
         self.said.push((level, text.into()));
     }
