@@ -328,3 +328,39 @@ fn who_waits_for_a_call_waits_no_longer_than_the_limit_once_its_caller_gave_up()
     assert!(told.contains("\"id\":1,\"error\""), "{told}");
     assert!(told.contains("\"in_flight\""), "{told}");
 }
+
+#[test]
+fn a_call_that_was_cancelled_while_its_lease_was_looked_at_is_known_to_have_been_given_up() {
+    let store = store();
+    let mut one = Proxy::new(&store);
+    one.call(1, BARE);
+    let ops = one.session.take_ops(one.now).unwrap();
+    let done = one.run(&ops);
+    // So late that its fence is looked at again before it goes out.
+    one.now += Duration::from_secs(60);
+    one.cancel(1);
+    one.session.journal_done(done, one.now);
+    one.call(2, BARE);
+    one.journal();
+    let sent = one.to_upstream();
+    assert_eq!(sent.matches("tools/call").count(), 1, "{sent}");
+}
+
+#[test]
+fn nobody_waits_for_a_call_that_could_not_be_confirmed() {
+    let store = store();
+    let (mut one, mut two) = (Proxy::new(&store), Proxy::new(&store));
+    one.call(1, SEQ_1);
+    let ops = one.session.take_ops(one.now).unwrap();
+    let done = one.run(&ops);
+    one.now += Duration::from_secs(60);
+    one.session.journal_done(done, one.now);
+    let ops = one.session.take_ops(one.now).unwrap();
+    let error = checkpoint::journal::JournalError::Full;
+    one.session.journal_failed(ops, &error, one.now);
+    assert!(one.to_client().contains("\"not_started\""));
+    one.journal();
+    two.call(1, SEQ_1);
+    two.journal();
+    assert!(two.to_upstream().contains("tools/call"));
+}

@@ -5,6 +5,11 @@
 //! all that happens. `SIM_SEEDS=10000000 cargo test --test simulation many -- --nocapture` is
 //! the long form; `SIM_FROM` is its first seed.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "in a test, what can't be is a failure with a line number"
+)]
+
 mod coverage;
 mod fixed;
 mod life;
