@@ -3,6 +3,12 @@
 //!
 //! `CRASH_STRIDE=1 CRASH_FLIPS=20000 cargo test --test crash -- --nocapture` is the long form.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "in a test, what can't be is a failure with a line number"
+)]
+
 mod bench;
 
 use std::time::Instant;

@@ -4,6 +4,12 @@
 //! `PARSERS_SECONDS=900 PARSERS_LINES=1000000 cargo test --test parsers -- --nocapture` is the
 //! long form.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "in a test, what can't be is a failure with a line number"
+)]
+
 mod lines;
 #[path = "../simulation/random.rs"]
 mod random;

@@ -7,6 +7,11 @@
 //!
 //! `POWER_SEEDS=200 POWER_DOUBLE=1 cargo test --test powerloss -- --nocapture` is the long form.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "in a test, what can't be is a failure with a line number"
+)]
+
 mod disk;
 #[path = "../simulation/random.rs"]
 #[expect(dead_code, reason = "the simulation uses more of it")]

@@ -103,7 +103,7 @@ impl Proxy {
         self.session.tick(self.now);
     }
 
-    fn to_upstream(&mut self) -> String {
+    fn sent(&mut self) -> String {
         let mut all = String::new();
         while let Some((line, key)) = self.session.to_upstream() {
             if let Some(key) = key {
@@ -114,7 +114,7 @@ impl Proxy {
         all
     }
 
-    fn to_client(&mut self) -> String {
+    fn told(&mut self) -> String {
         let mut all = String::new();
         while let Some(outgoing) = self.session.to_client(self.now) {
             all += &String::from_utf8(outgoing.line).unwrap();
@@ -168,10 +168,10 @@ fn a_call_that_waits_is_asked_about_once_at_a_time_and_never_waits_for_itself() 
     one.journal();
     assert_eq!(entry(&store).status, Status::Voided);
     two.journal();
-    assert!(two.to_upstream().contains("tools/call"));
+    assert!(two.sent().contains("tools/call"));
     two.answer(1, "done");
     two.journal();
-    assert!(two.to_client().contains("done"));
+    assert!(two.told().contains("done"));
     assert_eq!(entry(&store).status, Status::Completed);
 }
 
@@ -183,7 +183,7 @@ fn what_answers_a_cancelled_call_does_not_answer_the_next_one_of_its_id() {
     one.journal();
     two.call(7, SEQ_1);
     two.journal();
-    one.to_upstream();
+    one.sent();
     one.answer(1, "first");
     one.journal();
     // The journal has been asked, and its answer is on its way.
@@ -196,12 +196,12 @@ fn what_answers_a_cancelled_call_does_not_answer_the_next_one_of_its_id() {
         "\"arguments\":{\"b\":2},\"_meta\":{\"checkpoint_seq\":2}",
     );
     two.session.journal_done(done, two.now);
-    assert_eq!(two.to_client(), "");
+    assert_eq!(two.told(), "");
     two.journal();
-    assert!(two.to_upstream().contains("{\"b\":2}"));
+    assert!(two.sent().contains("{\"b\":2}"));
     two.answer(7, "second");
     two.journal();
-    assert!(two.to_client().contains("second"));
+    assert!(two.told().contains("second"));
 }
 
 #[test]
@@ -210,12 +210,12 @@ fn a_call_that_was_sent_and_fenced_is_not_sent_again_nor_called_not_started() {
     let (mut one, mut two) = (Proxy::new(&store), Proxy::new(&store));
     one.call(1, SEQ_1);
     one.journal();
-    assert!(one.to_upstream().contains("tools/call"));
+    assert!(one.sent().contains("tools/call"));
     void(&store);
     one.answer(1, "late");
     one.journal();
-    assert_eq!(one.to_upstream(), "");
-    let told = one.to_client();
+    assert_eq!(one.sent(), "");
+    let told = one.told();
     assert!(told.contains("\"outcome_unknown\""), "{told}");
     assert!(told.contains("\"side_effect\":\"unknown\""), "{told}");
     assert_eq!(entry(&store).status, Status::Voided);
@@ -223,16 +223,16 @@ fn a_call_that_was_sent_and_fenced_is_not_sent_again_nor_called_not_started() {
     // The same where another call has taken the place in the meantime.
     one.call(2, SEQ_1);
     one.journal();
-    one.to_upstream();
+    one.sent();
     void(&store);
     two.call(1, SEQ_1_CHANGED);
     two.journal();
-    two.to_upstream();
+    two.sent();
     two.answer(1, "other");
     two.journal();
     one.answer(2, "late");
     one.journal();
-    let told = one.to_client();
+    let told = one.told();
     assert!(told.contains("\"side_effect\":\"unknown\""), "{told}");
 }
 
@@ -242,7 +242,7 @@ fn a_sent_call_whose_journal_fails_afterwards_is_not_called_not_started() {
     let mut one = Proxy::new(&store);
     one.call(1, SEQ_1);
     one.journal();
-    one.to_upstream();
+    one.sent();
     void(&store);
     one.answer(1, "late");
     let ops = one.session.take_ops(one.now).unwrap();
@@ -251,7 +251,7 @@ fn a_sent_call_whose_journal_fails_afterwards_is_not_called_not_started() {
     let ops = one.session.take_ops(one.now).unwrap();
     let error = checkpoint::journal::JournalError::Failed("a fault".into());
     one.session.journal_failed(ops, &error, one.now);
-    let told = one.to_client();
+    let told = one.told();
     assert!(told.contains("\"side_effect\":\"unknown\""), "{told}");
 }
 
@@ -261,7 +261,7 @@ fn what_a_bad_disk_made_of_a_row_gets_no_new_checksum() {
     let (mut one, mut two) = (Proxy::new(&store), Proxy::new(&store));
     one.call(1, SEQ_1);
     one.journal();
-    one.to_upstream();
+    one.sent();
     let place = (entry(&store).branch, entry(&store).seq);
     let mut spoil = |entry: &mut Entry| entry.signature.0[0] ^= 1;
     let mut shared = store.borrow_mut();
@@ -274,7 +274,7 @@ fn what_a_bad_disk_made_of_a_row_gets_no_new_checksum() {
     for call in [SEQ_1, SEQ_1_CHANGED] {
         two.call(1, call);
         two.journal();
-        let told = two.to_client();
+        let told = two.told();
         assert!(told.contains("\"quarantined\""), "{told}");
     }
 }
@@ -287,7 +287,7 @@ fn a_call_that_was_cancelled_before_it_was_reserved_never_was() {
     one.cancel(1);
     one.call(2, BARE);
     one.journal();
-    let sent = one.to_upstream();
+    let sent = one.sent();
     assert_eq!(sent.matches("tools/call").count(), 1, "{sent}");
     assert!(!sent.contains("cancelled"), "{sent}");
 }
@@ -303,11 +303,11 @@ fn an_equal_call_after_a_cancellation_joins_the_one_that_was_being_reserved() {
     one.call(2, BARE);
     one.session.journal_done(done, one.now);
     one.journal();
-    let sent = one.to_upstream();
+    let sent = one.sent();
     assert_eq!(sent.matches("tools/call").count(), 1, "{sent}");
     one.answer(1, "done");
     one.journal();
-    assert!(one.to_client().contains("\"id\":2"));
+    assert!(one.told().contains("\"id\":2"));
 }
 
 #[test]
@@ -317,14 +317,50 @@ fn who_waits_for_a_call_waits_no_longer_than_the_limit_once_its_caller_gave_up()
     let mut one = Proxy::with(&store, timeout);
     one.call(1, SEQ_1);
     one.journal();
-    one.to_upstream();
+    one.sent();
     one.call(2, SEQ_1);
     one.journal();
     for _ in 0..80 {
         one.later(Duration::from_millis(500));
         one.journal();
     }
-    let told = one.to_client();
+    let told = one.told();
     assert!(told.contains("\"id\":1,\"error\""), "{told}");
     assert!(told.contains("\"in_flight\""), "{told}");
+}
+
+#[test]
+fn a_call_that_was_cancelled_while_its_lease_was_looked_at_is_known_to_have_been_given_up() {
+    let store = store();
+    let mut one = Proxy::new(&store);
+    one.call(1, BARE);
+    let ops = one.session.take_ops(one.now).unwrap();
+    let done = one.run(&ops);
+    // So late that its fence is looked at again before it goes out.
+    one.now += Duration::from_secs(60);
+    one.cancel(1);
+    one.session.journal_done(done, one.now);
+    one.call(2, BARE);
+    one.journal();
+    let sent = one.sent();
+    assert_eq!(sent.matches("tools/call").count(), 1, "{sent}");
+}
+
+#[test]
+fn nobody_waits_for_a_call_that_could_not_be_confirmed() {
+    let store = store();
+    let (mut one, mut two) = (Proxy::new(&store), Proxy::new(&store));
+    one.call(1, SEQ_1);
+    let ops = one.session.take_ops(one.now).unwrap();
+    let done = one.run(&ops);
+    one.now += Duration::from_secs(60);
+    one.session.journal_done(done, one.now);
+    let ops = one.session.take_ops(one.now).unwrap();
+    let error = checkpoint::journal::JournalError::Full;
+    one.session.journal_failed(ops, &error, one.now);
+    assert!(one.told().contains("\"not_started\""));
+    one.journal();
+    two.call(1, SEQ_1);
+    two.journal();
+    assert!(two.sent().contains("tools/call"));
 }

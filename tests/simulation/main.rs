@@ -5,6 +5,12 @@
 //! all that happens. `SIM_SEEDS=10000000 cargo test --test simulation many -- --nocapture` is
 //! the long form; `SIM_FROM` is its first seed.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "in a test, what can't be is a failure with a line number"
+)]
+
 mod coverage;
 mod fixed;
 mod life;

@@ -44,8 +44,6 @@ pub(crate) struct Plan {
     pub(crate) call_timeout: Option<Duration>,
     pub(crate) refusals: RefusalShape,
     pub(crate) annotates: bool,
-    pub(crate) redacts: bool,
-    pub(crate) sqlite: bool,
 }
 
 impl Plan {
@@ -109,8 +107,6 @@ impl Plan {
                 RefusalShape::Result,
             ]),
             annotates: random.chance(150),
-            redacts: false,
-            sqlite: false,
         }
     }
 

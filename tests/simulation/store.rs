@@ -16,6 +16,10 @@ use checkpoint::rules::ids::{BranchId, Fence, HeldKey, Micros, Seq, SessionId, W
 use checkpoint::rules::signature::{Scheme, Signature};
 
 /// A journal's back-end.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the large one is the one that runs often"
+)]
 pub(crate) enum Book {
     Memory(MemoryJournal),
     Sqlite(Box<SqliteJournal>),
@@ -196,6 +200,10 @@ impl Journal for SimJournal {
     }
 }
 
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the large one is the one that runs often"
+)]
 enum Inner<'a> {
     Memory(MemoryTransaction<'a>),
     Sqlite(SqliteTransaction<'a>),

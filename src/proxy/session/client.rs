@@ -370,7 +370,14 @@ impl Session {
                 self.ours.add(key.clone());
                 Step::Done
             }
-            Stage::Admitting | Stage::Confirming { .. } => {
+            Stage::Confirming { ticket, .. } => {
+                let op = Op::GiveUp(*ticket, GaveUp::Cancelled);
+                flight.is_cancelled = true;
+                flight.held_back.push(line.as_ref().clone());
+                self.ops.push((Asked::Nobody, op));
+                Step::Done
+            }
+            Stage::Admitting => {
                 // It follows its call, if that goes out at all.
                 flight.is_cancelled = true;
                 flight.held_back.push(line.as_ref().clone());

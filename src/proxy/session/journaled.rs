@@ -317,6 +317,11 @@ impl Session {
     fn confirm(&mut self, key: &IdKey, ticket: Ticket, place: ([u8; 16], u32)) {
         if let Some(flight) = self.flights.get_mut(key) {
             flight.stage = Stage::Confirming { ticket, place };
+            if flight.is_cancelled {
+                // Before what was asked since: an equal call after the cancellation joins this one.
+                let op = Op::GiveUp(ticket, GaveUp::Cancelled);
+                self.ops.insert(0, (Asked::Nobody, op));
+            }
             self.ops
                 .push((Asked::Confirmation(key.clone()), Op::Confirm(ticket)));
         }
@@ -592,6 +597,12 @@ impl Session {
             if seeded::has(Bug::JournalErrorIgnored) {
                 return;
             }
+        }
+        if let Stage::Confirming { ticket, .. } = &flight.stage
+            && !error.is_final()
+        {
+            // Its reservation stands, and nobody shall wait for what was never sent.
+            self.void(None, *ticket, "never forwarded");
         }
         let mut refusal = Refusal::new(RefusalKind::JournalUnavailable);
         if matches!(flight.stage, Stage::Joining { .. }) {
