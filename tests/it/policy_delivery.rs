@@ -113,6 +113,29 @@ fn a_call_that_was_never_forwarded_does_not_count_as_lost_but_as_an_attempt() {
     assert_eq!(world.effects_of("charge"), 1);
 }
 
+/// The second attempt is known not to have run. The first may have all the same.
+#[test]
+fn an_attempt_that_did_not_run_makes_no_certainty_of_the_lost_one_before_it() {
+    let world = World::new();
+    lose(&world, AT_LEAST_ONCE, &Call::charge(1).seq(1));
+    let mut proxy = start(&world, AT_LEAST_ONCE);
+    let error = json!({"error": {"code": -32020, "message": "mend"}, "no_effect": true});
+    proxy.call(&Call::charge(2).seq(1).script(error));
+    assert_eq!(world.entry(1)["in_doubt"], true);
+    let other = Call::new(3, "charge", json!({"order_id": "A-1", "amount": 101}));
+    assert_refused(&proxy.call(&other.seq(1)), "in_doubt", "unknown");
+    proxy.stop();
+    let mut proxy = world.proxy().start();
+    assert_refused(&proxy.call(&Call::charge(4).seq(1)), "in_doubt", "unknown");
+    proxy.stop();
+    let mut proxy = start(&world, AT_LEAST_ONCE);
+    assert_done(&proxy.call(&Call::charge(5).seq(1)));
+    proxy.stop();
+    assert_eq!(world.effects_of("charge"), 2);
+    assert_eq!(world.entry(1)["attempt"], 3);
+    assert!(world.operator(&["verify"]).status.success());
+}
+
 #[test]
 fn a_failure_is_retried_as_often_as_the_policy_says_and_then_replayed() {
     let world = World::new();
@@ -378,7 +401,7 @@ fn the_policy_in_force_is_recorded_with_the_attempt() {
     assert_done(&proxy.call(&Call::charge(2).seq(2)));
     assert_done(&proxy.call(&Call::new(3, "refund", json!({})).seq(3)));
     proxy.stop();
-    let recorded = |seq: u64| world.show_json(seq)["attempts"][0]["policy"].clone();
+    let recorded = |seq: u64| world.show_json(seq)["policy"].clone();
     assert_eq!(recorded(1), Value::Null);
     let policy = recorded(2).to_string();
     assert!(policy.contains("at-least-once"), "{}", world.show_json(2));

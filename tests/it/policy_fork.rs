@@ -129,6 +129,28 @@ fn a_key_conflict_is_refused_and_never_forked_and_keys_hold_across_branches() {
     assert_eq!(world.effects_of("charge"), 3);
 }
 
+/// The seq says which entry, so it diverges; on a branch the key would be held twice.
+#[test]
+fn a_seq_with_a_held_key_is_not_forked_either() {
+    let world = World::new();
+    let mut proxy = forking(&world).start();
+    let keyed =
+        |id: u64, order_id: &str, key: &str| order(id, order_id).seq(1).meta("checkpoint_key", key);
+    let first = result_bytes(&proxy.call_line(&keyed(1, "a", "k")));
+    assert_refused(
+        &proxy.call(&keyed(2, "b", "k")),
+        "divergence",
+        "not_started",
+    );
+    assert_done(&proxy.call(&keyed(3, "b", "other")));
+    assert_eq!(
+        result_bytes(&proxy.call_line(&order(4, "a").meta("checkpoint_key", "k"))),
+        first
+    );
+    proxy.stop();
+    assert_eq!(world.effects_of("charge"), 2);
+}
+
 #[test]
 fn what_is_in_doubt_is_not_forked_away() {
     let world = World::new();

@@ -66,7 +66,7 @@ fn a_template_makes_the_key_and_its_values_are_typed() {
     assert_done(&proxy.call(&order(5, "7", 1)));
     proxy.stop();
     assert_eq!(world.effects_of("charge"), 3);
-    let found = world.operator(&["ls", "--json", "--key", r#"charge:"A-1""#]);
+    let found = world.operator(&["ls", "--json", "--key", r#"charge:{"A-1"}"#]);
     let found: Value = serde_json::from_slice(&found.stdout).unwrap();
     assert_eq!(found["entries"].as_array().unwrap().len(), 1, "{found}");
 }
@@ -153,7 +153,7 @@ fn a_member_that_is_missing_makes_no_key_and_no_call() {
         .policy(TEMPLATE)
         .flags(["--refusals", "error"])
         .start();
-    for (id, arguments) in [(1, json!({"amount": 1})), (2, json!([])), (3, json!(null))] {
+    for (id, arguments) in [(1, json!({"amount": 1})), (3, json!({}))] {
         let answer = proxy.call(&Call::new(id, "charge", arguments));
         assert_refused(&answer, "invalid_key", "not_started");
         assert_eq!(answer["error"]["code"], -32602, "{answer}");

@@ -278,7 +278,7 @@ fn with_fork_the_first_difference_opens_a_branch() {
 #[test]
 fn a_long_run_is_walked_in_time() {
     let world = World::new();
-    let count = 1500u64;
+    let count = 1000u64;
     for _ in 0..2 {
         let mut proxy = resume(&world).start();
         let lines: Vec<_> = (1..=count).map(|id| order(id).line()).collect();
@@ -290,5 +290,5 @@ fn a_long_run_is_walked_in_time() {
         }
         proxy.stop();
     }
-    assert_eq!(world.effects_of("charge"), 1500);
+    assert_eq!(world.effects_of("charge"), 1000);
 }
