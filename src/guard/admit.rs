@@ -248,12 +248,17 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                 self.tx.create_workflow(&name, uid, self.now)?
             }
         };
+        let mut workflow = workflow;
         if self.options.supersedes && self.superseded.insert(workflow.number) {
             let session = self.ensure_session()?;
-            self.tx.set_generation(workflow.number, session)?;
+            // Nobody takes over from a session that started later.
+            if workflow.generation.is_none_or(|newer| newer < session) {
+                self.tx.set_generation(workflow.number, session)?;
+                workflow.generation = Some(session);
+            }
         }
         let (identified, verdict) = self.decide_call(call, &workflow)?;
-        self.move_cursor(workflow.number, identified, &verdict);
+        self.move_cursor(workflow.number, &verdict);
         let branch = match &verdict {
             AdmissionVerdict::Run(ticket, _) => self.tx.branch(ticket.branch)?,
             AdmissionVerdict::Replay(_)
@@ -261,10 +266,18 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             | AdmissionVerdict::Refuse(_) => None,
         };
         let number = branch.map_or(workflow.active.number, |branch| branch.number);
+        // A key may have led to another workflow's entry: what its upstream was told stays the same.
+        let uid = match branch {
+            Some(branch) if branch.workflow != workflow.number => self
+                .tx
+                .workflow_uid(branch.workflow)?
+                .unwrap_or(workflow.uid),
+            Some(_) | None => workflow.uid,
+        };
         Ok(Admission {
             workflow: name,
             branch: number,
-            place: (workflow.uid, number),
+            place: (uid, number),
             at: self.now,
             notes: std::mem::take(&mut self.notes),
             identified,
@@ -273,7 +286,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
     }
 
     /// An entry is passed once its call was admitted; a refused call may come again.
-    fn move_cursor(&mut self, workflow: u64, identified: Identified, verdict: &AdmissionVerdict) {
+    fn move_cursor(&mut self, workflow: u64, verdict: &AdmissionVerdict) {
         if !self.options.resumes {
             return;
         }
@@ -282,17 +295,8 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             AdmissionVerdict::Replay(replay) => replay.entry.seq,
             AdmissionVerdict::Refuse(_) => return,
         };
-        let cursor = self.cursors.entry(workflow).or_default();
-        match identified {
-            Identified::Cursor => cursor.pass(seq),
-            Identified::Seq => cursor.claim(seq),
-            // What is made from now on, or found otherwise, is behind the cursor, too.
-            Identified::Key | Identified::Round | Identified::Guard | Identified::New => {
-                if !cursor.is_over() {
-                    cursor.claim(seq);
-                }
-            }
-        }
+        // What is found or made otherwise is behind the cursor, too.
+        self.cursors.entry(workflow).or_default().take(seq);
     }
 
     fn decide_call(
@@ -405,6 +409,12 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             }
         }
         Ok(Found::None(None))
+    }
+
+    /// Returns whether an entry holds the call's key.
+    fn is_held(&mut self, call: &Call, workflow: &Workflow) -> Result<bool, JournalError> {
+        let keys = self.held_keys(call, workflow);
+        Ok(!matches!(self.holder(&keys)?, Found::None(_)))
     }
 
     /// Returns the branch that holds a place: a branch holds what is from its fork on, before that
@@ -750,8 +760,11 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                     .then(|| call.policy.timeout.unwrap_or(self.options.join_max)),
                 letter,
             }),
-            Decision::Fork => self.fork(call, workflow, entry, letter),
-            Decision::Diverge | Decision::InFlight => {
+            // A key that is held already would be held twice: that conflict is never forked.
+            Decision::Fork if !self.is_held(call, workflow)? => {
+                self.fork(call, workflow, entry, letter)
+            }
+            Decision::Diverge | Decision::Fork | Decision::InFlight => {
                 let diff = if facts.signature == SignatureFact::Other {
                     self.diff(entry, call)?
                 } else {
@@ -817,8 +830,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         is_new: bool,
     ) -> Result<Option<AdmissionVerdict>, JournalError> {
         let session = self.ensure_session()?;
-        let is_superseded = !self.superseded.contains(&workflow.number)
-            && workflow.generation.is_some_and(|newer| newer > session);
+        let is_superseded = workflow.generation.is_some_and(|newer| newer > session);
         let why = if is_superseded {
             Why::StaleGeneration
         } else if let Some(max) = self.options.calls_max.filter(|_| is_new)
@@ -1006,7 +1018,11 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         if let Some(refused) = self.may_not_start(workflow, false)? {
             return Ok(refused);
         }
-        let reservation = self.reservation(call, workflow, entry.branch, entry.seq)?;
+        let mut reservation = self.reservation(call, workflow, entry.branch, entry.seq)?;
+        // The seq says which entry is meant; a key that another one holds stays that one's.
+        if entry.key.is_none() && self.is_held(call, workflow)? {
+            reservation.key = None;
+        }
         let transition = match decision {
             Decision::NextRound => lifecycle::reserve_round(entry, reservation),
             _ => lifecycle::reserve_again(entry, reservation),

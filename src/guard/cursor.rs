@@ -20,28 +20,24 @@ use crate::rules::ids::Seq;
 pub(super) struct Cursor {
     /// All entries up to here are passed, claimed or not there.
     after: u64,
-    /// Entries beyond that are passed.
-    passed: BTreeSet<Seq>,
-    /// Entries that a call named by its seq.
-    claimed: BTreeSet<Seq>,
+    /// Entries beyond that are passed, or a call named them by their seq.
+    taken: BTreeSet<Seq>,
     /// There is nothing left to walk.
     is_over: bool,
 }
 
 impl Cursor {
-    /// An entry's call was admitted.
-    pub(super) fn pass(&mut self, seq: Seq) {
-        self.passed.insert(seq);
+    /// An entry's call was admitted, or a call named the entry by its seq: the walk skips it.
+    pub(super) fn take(&mut self, seq: Seq) {
+        if !self.is_over && seq.0 > self.after {
+            self.taken.insert(seq);
+        }
     }
 
-    /// A call named an entry by its seq: the walk skips it.
-    pub(super) fn claim(&mut self, seq: Seq) {
-        self.claimed.insert(seq);
-    }
-
-    /// Whether the walk has come to the end.
-    pub(super) const fn is_over(&self) -> bool {
-        self.is_over
+    /// The walk has come past this entry, which is taken or is not there.
+    fn leave_behind(&mut self, seq: Seq) {
+        self.after = self.after.max(seq.0);
+        self.taken.remove(&seq);
     }
 }
 
@@ -62,19 +58,37 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         call: &Call,
         workflow: &Workflow,
     ) -> Result<Walked, JournalError> {
-        let cursor = self.cursors.entry(workflow.number).or_default().clone();
+        let mut cursor = self.cursors.remove(&workflow.number).unwrap_or_default();
+        let walked = self.walk_on(call, workflow, &mut cursor);
+        self.cursors.insert(workflow.number, cursor);
+        walked
+    }
+
+    fn walk_on(
+        &mut self,
+        call: &Call,
+        workflow: &Workflow,
+        cursor: &mut Cursor,
+    ) -> Result<Walked, JournalError> {
         if cursor.is_over {
             return Ok(Walked::End { is_first: false });
         }
-        let first = match self.next_open(workflow.active, &cursor, Seq(cursor.after)) {
-            Ok(Some(first)) => first,
-            Ok(None) => {
-                let cursor = self.cursors.entry(workflow.number).or_default();
-                cursor.is_over = true;
-                return Ok(Walked::End { is_first: true });
+        let first = loop {
+            match self.next_along(workflow.active, Seq(cursor.after)) {
+                Ok(Some(next)) if cursor.taken.contains(&next.entry.seq) => {
+                    cursor.leave_behind(next.entry.seq);
+                }
+                Ok(Some(next)) => break next,
+                Ok(None) => {
+                    cursor.is_over = true;
+                    cursor.taken.clear();
+                    return Ok(Walked::End { is_first: true });
+                }
+                Err(JournalError::Unreadable(_)) => {
+                    return Ok(Walked::Damaged(Seq(cursor.after + 1)));
+                }
+                Err(error) => return Err(error),
             }
-            Err(JournalError::Unreadable(_)) => return Ok(Walked::Damaged(Seq(cursor.after + 1))),
-            Err(error) => return Err(error),
         };
         if self.is_same(&first.entry, call.signature) {
             return Ok(Walked::Entry(Box::new(first)));
@@ -83,41 +97,29 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         let until = first.entry.completed_at;
         let is_voided = first.entry.status == Status::Voided;
         let mut after = first.entry.seq;
-        while let Some(next) = self.next_open(workflow.active, &cursor, after)? {
+        loop {
+            let next = match self.next_along(workflow.active, after) {
+                Ok(Some(next)) => next,
+                // Nothing is known of one that can't be read, so it is not the call.
+                Ok(None) | Err(JournalError::Unreadable(_)) => break,
+                Err(error) => return Err(error),
+            };
             after = next.entry.seq;
+            if cursor.taken.contains(&after) {
+                continue;
+            }
             let overlaps = until.is_none_or(|until| next.entry.created_at < until);
             if !overlaps && !is_voided {
                 break;
             }
             if self.is_same(&next.entry, call.signature) {
                 if is_voided {
-                    let cursor = self.cursors.entry(workflow.number).or_default();
-                    cursor.pass(first.entry.seq);
+                    cursor.take(first.entry.seq);
                 }
                 return Ok(Walked::Entry(Box::new(next)));
             }
         }
         Ok(Walked::Entry(Box::new(first)))
-    }
-
-    /// Returns the first entry after a place that is neither passed nor claimed.
-    fn next_open(
-        &mut self,
-        active: Branch,
-        cursor: &Cursor,
-        after: Seq,
-    ) -> Result<Option<Stored>, JournalError> {
-        let mut after = after;
-        loop {
-            let Some(next) = self.next_along(active, after)? else {
-                return Ok(None);
-            };
-            let seq = next.entry.seq;
-            if !cursor.passed.contains(&seq) && !cursor.claimed.contains(&seq) {
-                return Ok(Some(next));
-            }
-            after = seq;
-        }
     }
 
     /// Returns the first entry after a place, along the branch and those it came from.

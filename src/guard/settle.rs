@@ -117,6 +117,10 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             Settlement::Void { detail, .. } => {
                 let asked = self.asked_before(&stored)?;
                 let event = self.event(&about(ticket, "voided", detail.clone()));
+                // This attempt did not run; the one before it, which was lost, may have.
+                if asked.is_none() && self.follows_a_lost_one(&stored)? {
+                    return self.lose(&stored.entry, Unanswered::Fenced, Some(event));
+                }
                 match lifecycle::void(&stored.entry, self.now, asked) {
                     Ok(transition) => {
                         self.write(transition, None, None, Some(event))?;
@@ -195,6 +199,19 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             ));
         }
         Ok(Done::Settled(self.now))
+    }
+
+    /// Returns whether the current attempt was made because the one before it was lost.
+    fn follows_a_lost_one(&mut self, stored: &Stored) -> Result<bool, JournalError> {
+        let entry = &stored.entry;
+        if entry.attempt == 1 {
+            return Ok(false);
+        }
+        let events = self.tx.events(entry.branch, entry.seq)?;
+        Ok(events.iter().any(|row| {
+            let event = &row.event;
+            event.kind == "retried" && event.fence == Some(entry.fence) && event.letter == Some('L')
+        }))
     }
 
     /// Returns the question that this round answered, if it is a further one.

@@ -672,6 +672,14 @@ impl Transaction for SqliteTransaction<'_> {
         Ok(found)
     }
 
+    fn workflow_uid(&mut self, number: u64) -> Result<Option<[u8; 16]>, JournalError> {
+        self.one(
+            "SELECT uid FROM workflows WHERE id = ?1",
+            [db_int(number)],
+            |row| bytes(row, 0),
+        )
+    }
+
     fn create_workflow(
         &mut self,
         id: &WorkflowId,

@@ -223,7 +223,8 @@ impl Session {
             self.refuse_early(call, is_stateless, refused);
             return Step::Done;
         }
-        if self.phase.is_upstream_gone() || self.phase.is_ending() {
+        let is_ended_by_doubt = self.options.ends_on_doubt && self.met_doubt;
+        if self.phase.is_upstream_gone() || self.phase.is_ending() || is_ended_by_doubt {
             let mut refused = Refusal::new(RefusalKind::UpstreamUnavailable);
             refused.reason = Some(self.phase.why_unavailable());
             refused.seq = seq;
@@ -420,9 +421,10 @@ impl Session {
                 if let Some(slot) = slot {
                     self.down.drop_slot(slot);
                 }
+                let is_shielded = flight.policy.on_cancel == OnCancel::Shield;
                 self.ops
                     .push((Asked::Nobody, Op::GiveUp(ticket, GaveUp::Cancelled)));
-                Step::Pass
+                if is_shielded { Step::Done } else { Step::Pass }
             }
         }
     }

@@ -264,7 +264,12 @@ impl Session {
             .values()
             .any(|request| request.kind != super::PassingKind::Listen);
         let passing_wait = passing && self.phase.passing_until.is_some_and(|until| now < until);
-        self.flights.is_empty() && self.ops.is_empty() && self.asked.is_empty() && !passing_wait
+        let is_fenced_done = self.fenced.values().all(|fenced| fenced.is_cancelled);
+        self.flights.is_empty()
+            && is_fenced_done
+            && self.ops.is_empty()
+            && self.asked.is_empty()
+            && !passing_wait
     }
 
     /// Returns whether running calls have had all the time that they may have.

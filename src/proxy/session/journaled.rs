@@ -3,10 +3,11 @@
 //! Must not: let bytes of a call out before its reservation is durable, or an answer before its
 //! outcome is.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::client::unshare;
-use super::{Asked, Flight, Forwarded, Level, Session, Stage, Standing};
+use super::{Asked, Fenced, Flight, Forwarded, Level, Session, Stage, Standing};
 use crate::guard::{
     Admission, AdmissionVerdict, Answer, Done, Joined, Note, Op, Settlement, Ticket,
 };
@@ -15,7 +16,7 @@ use crate::mcp::frame::IdKey;
 use crate::mcp::reply::{Annotation, Refusal, RefusalKind, annotate};
 use crate::rules::entry::GaveUp;
 use crate::rules::ids::{Fence, Micros};
-use crate::rules::policy::{Delivery, OnLostLease, PassKey, Policy};
+use crate::rules::policy::{Delivery, OnCancel, OnLostLease, PassKey, Policy};
 use crate::seeded::{self, Bug};
 
 impl Session {
@@ -92,7 +93,7 @@ impl Session {
                 (Asked::Settlement(key), Done::Stale) => self.went_stale(&key, now),
                 (Asked::Confirmation(key), Done::Noted) => self.confirmed(&key, now),
                 (Asked::Confirmation(key), Done::Stale) => self.ask_anew(&key),
-                (Asked::Renewal(key), Done::Stale) => self.lost_lease(&key),
+                (Asked::Renewal(key), Done::Stale) => self.lost_lease(&key, now),
                 (Asked::Telling(slot), _) => self.tell(slot),
                 (
                     Asked::Nobody
@@ -270,11 +271,23 @@ impl Session {
         let Some(flight) = self.flights.get_mut(key) else {
             return;
         };
-        let Some(line) = flight.line.take() else {
-            return;
+        // The upstream may have it still: it answers by the id, so one id can't stand for two.
+        let is_free = !self.fenced.contains_key(key);
+        let may_run_again = flight.policy.delivery == Delivery::AtLeastOnce;
+        let line = match flight.line.take() {
+            Some(line) if is_free => line,
+            _ => {
+                self.not_again(key, ticket);
+                return;
+            }
         };
-        // They share the line, which now goes on its way without a copy.
-        flight.call.arguments = None;
+        if may_run_again {
+            // Somebody may take it over, and its caller it back.
+            flight.line = Some(Arc::clone(&line));
+        } else {
+            // They share the line, which now goes on its way without a copy.
+            flight.call.arguments = None;
+        }
         let line = unshare(line);
         let line = match pass_key(&line, &flight.policy, ticket, place) {
             Some(line) => line,
@@ -294,16 +307,33 @@ impl Session {
         self.owners.insert(ticket.fence, key.clone());
         self.up.push_call(line, key.clone());
         let held_back = std::mem::take(&mut flight.held_back);
+        let is_shielded = flight.policy.on_cancel == OnCancel::Shield;
         if !held_back.is_empty() {
             // Before what was asked since: an equal call after the cancellation joins this one.
             let op = Op::GiveUp(ticket, GaveUp::Cancelled);
             self.ops.insert(0, (Asked::Nobody, op));
-            for line in held_back {
+            // Shielded: the call goes on, so that its outcome becomes known.
+            for line in held_back.into_iter().filter(|_| !is_shielded) {
                 self.up.push(line);
             }
         } else if is_gone {
             self.ops
                 .push((Asked::Nobody, Op::GiveUp(ticket, GaveUp::Gone)));
+        }
+    }
+
+    /// A call that our upstream has had once was to run again, and can't: its reservation is given
+    /// back, and the caller is told that nobody knows.
+    fn not_again(&mut self, key: &IdKey, ticket: Ticket) {
+        self.void(Some(key), ticket, "it has been forwarded before");
+        if let Some(flight) = self.flights.remove(key) {
+            self.ours.add(key.clone());
+            let mut refusal = Refusal::new(RefusalKind::OutcomeUnknown);
+            refusal.reason = Some("another session took the call over".into());
+            refusal.seq = Some(ticket.seq.0);
+            refusal.attempt = Some(u64::from(ticket.attempt));
+            refusal.tool = Some(flight.call.tool.clone());
+            self.refuse_flight(&flight, &refusal);
         }
     }
 
@@ -356,17 +386,43 @@ impl Session {
     }
 
     /// Another session has taken a running call over. Its outcome counts; ours would be stale.
-    fn lost_lease(&mut self, key: &IdKey) {
+    fn lost_lease(&mut self, key: &IdKey, now: Instant) {
         let Some(flight) = self.flights.get_mut(key) else {
             return;
         };
-        let Stage::Forwarded(forwarded) = &mut flight.stage else {
+        let Stage::Forwarded(forwarded) = &flight.stage else {
             return;
         };
-        forwarded.beat_at = None;
         let ticket = forwarded.ticket;
         let cancels = flight.policy.on_lost_lease == OnLostLease::Cancel;
         let id = flight.id.clone();
+        let fenced = Fenced {
+            ticket,
+            signature: flight.signature,
+            policy: Arc::clone(&flight.policy),
+            is_cancelled: flight.is_cancelled || cancels,
+        };
+        // Our upstream may never answer a call that was cancelled; the caller's answer is there,
+        // or on its way to the new owner.
+        if flight.waits() {
+            flight.call.joined = Some(Joined {
+                branch: ticket.branch,
+                seq: ticket.seq,
+                fence: ticket.fence,
+            });
+            // It ran: whatever the entry is by now, this request does not run again.
+            flight.call.was_forwarded = true;
+            flight.stage = Stage::Admitting;
+            let op = Op::Admit(flight.call.clone());
+            self.askings += 1;
+            flight.asked = Some(self.askings);
+            self.ops
+                .push((Asked::Admission(key.clone(), self.askings), op));
+        } else {
+            self.flights.remove(key);
+        }
+        self.owners.remove(&ticket.fence);
+        self.fenced.insert(key.clone(), fenced);
         self.say(
             Level::Warn,
             format!(
@@ -384,6 +440,7 @@ impl Session {
         if cancels {
             self.up.push(crate::mcp::reply::cancellation(&id));
         }
+        self.wake_waiters(ticket.fence, now);
     }
 
     /// Notes that a reserved call was never forwarded.

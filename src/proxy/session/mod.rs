@@ -189,6 +189,17 @@ impl Flight {
     }
 }
 
+/// A call that another session took over while our upstream had it: its answer is stale, unless
+/// the first finisher wins, and nobody here waits for it.
+#[derive(Debug)]
+struct Fenced {
+    ticket: Ticket,
+    signature: Signature,
+    policy: Arc<Policy>,
+    /// The upstream was told to stop.
+    is_cancelled: bool,
+}
+
 /// A request of the client's that is not journaled.
 #[derive(Debug)]
 struct PassingRequest {
@@ -236,6 +247,8 @@ pub struct Session {
     flights: HashMap<IdKey, Flight>,
     /// Which flight owns an attempt of ours.
     owners: HashMap<Fence, IdKey>,
+    /// Calls that our upstream has and that are another session's by now.
+    fenced: HashMap<IdKey, Fenced>,
     passing: HashMap<IdKey, PassingRequest>,
     /// Refusals that keep a place in `down`: until when, and the line.
     telling: HashMap<u64, (Instant, Vec<u8>)>,
@@ -329,6 +342,7 @@ impl Session {
             known: Known::default(),
             flights: HashMap::new(),
             owners: HashMap::new(),
+            fenced: HashMap::new(),
             passing: HashMap::new(),
             telling: HashMap::new(),
             up_written: 0,
@@ -474,15 +488,21 @@ impl Session {
 
     /// Returns under which key a call or request with this id is in flight, if it is.
     fn in_flight(&self, id: RawId<'_>) -> Option<IdKey> {
-        [id.spelling(), id.key()]
-            .into_iter()
-            .find(|key| self.flights.contains_key(key) || self.passing.contains_key(key))
+        [id.spelling(), id.key()].into_iter().find(|key| {
+            self.flights.contains_key(key)
+                || self.passing.contains_key(key)
+                || self.fenced.contains_key(key)
+        })
     }
 
     /// Returns the key for a new call or request, `None` if its id is still in flight. `1` and
     /// `1.0` may be in flight together, since they go back as they came.
     fn free_key(&self, id: RawId<'_>) -> Option<IdKey> {
         let key = id.key();
+        // The upstream may still answer under it.
+        if self.fenced.contains_key(&key) || self.fenced.contains_key(&id.spelling()) {
+            return None;
+        }
         let holder = self
             .flights
             .get(&key)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::client::{part_of, state_digest};
-use super::{Flight, Level, PassingKind, PassingRequest, Session, Settling, Stage};
+use super::{Fenced, Level, PassingKind, PassingRequest, Session, Settling, Stage};
 use crate::guard::{Answer, Note, Op, Settlement, Ticket};
 use crate::journal::{RoundKey, TaskKey};
 use crate::json;
@@ -15,6 +15,7 @@ use crate::mcp::identity;
 use crate::mcp::outcome::{TaskView, read_error, read_result, read_task};
 use crate::mcp::reply::{self, Refusal, RefusalKind, SideEffect};
 use crate::rules::entry::{Status, Unanswered};
+use crate::rules::policy::Policy;
 use crate::seeded::{self, Bug};
 
 /// What an answer makes of its entry.
@@ -56,16 +57,27 @@ impl Session {
             }
         };
         let key = self.seeded_key(key);
-        if let Some(flight) = self.flights.get(&key) {
-            if seeded::has(Bug::LateAnswerDropped) && !flight.waits() {
-                return;
-            }
-            if let Stage::Forwarded(forwarded) = &flight.stage {
-                let ticket = forwarded.ticket;
-                self.answered(&key, ticket, line, now);
-            } else {
-                self.drop_answer(&key, "an answer to a call that the upstream did not get");
-            }
+        let is_dropped = seeded::has(Bug::LateAnswerDropped)
+            && self.flights.get(&key).is_some_and(|flight| !flight.waits());
+        if is_dropped {
+            return;
+        }
+        let forwarded = self
+            .flights
+            .get(&key)
+            .and_then(|flight| match &flight.stage {
+                Stage::Forwarded(forwarded) => Some(forwarded.ticket),
+                Stage::Admitting
+                | Stage::Confirming { .. }
+                | Stage::Joining { .. }
+                | Stage::Settling(_) => None,
+            });
+        if let Some(ticket) = forwarded {
+            self.answered(&key, ticket, line, now);
+        } else if let Some(fenced) = self.fenced.remove(&key) {
+            self.fenced_answered(key, &fenced, line);
+        } else if self.flights.contains_key(&key) {
+            self.drop_answer(&key, "an answer to a call that the upstream did not get");
         } else if let Some(request) = self.passing.remove(&key) {
             let line = self.passing_answered(&request, line);
             self.down.pass(line);
@@ -101,13 +113,46 @@ impl Session {
         }));
     }
 
+    /// A call that another session has taken over was answered all the same: what came is kept,
+    /// and the caller has, or waits for, the new owner's outcome.
+    fn fenced_answered(&mut self, key: IdKey, fenced: &Fenced, line: Vec<u8>) {
+        let line = Arc::new(line);
+        let UpstreamLine::Answer(answer) = read_upstream(&line) else {
+            return;
+        };
+        let ticket = fenced.ticket;
+        let meaning = self.meaning(&line, answer, &fenced.policy, fenced.is_cancelled);
+        let settlement = match meaning {
+            Meaning::Outcome(answer) => Settlement::Answered {
+                ticket,
+                signature: fenced.signature,
+                first_wins: !fenced.policy.fences_results,
+                answer: *answer,
+            },
+            Meaning::NotExecuted(code) => Settlement::Void {
+                ticket,
+                detail: format!("{{\"error_code\":{code}}}"),
+            },
+            Meaning::Unknown(reason) => Settlement::Lost {
+                ticket,
+                reason,
+                detail: format!("{{\"reason\":\"{}\"}}", reason.name()),
+            },
+        };
+        self.settled.add(key);
+        self.ops
+            .push((super::Asked::Nobody, Op::Settle(settlement)));
+    }
+
     fn answered(&mut self, key: &IdKey, ticket: Ticket, line: Vec<u8>, now: Instant) {
         let line = Arc::new(line);
         let Some(flight) = self.flights.get(key) else {
             return;
         };
         let meaning = match read_upstream(&line) {
-            UpstreamLine::Answer(answer) => self.meaning(&line, answer, flight),
+            UpstreamLine::Answer(answer) => {
+                self.meaning(&line, answer, &flight.policy, flight.is_cancelled)
+            }
             UpstreamLine::Noise | UpstreamLine::Message { .. } | UpstreamLine::Other => return,
         };
         let Some(flight) = self.flights.get_mut(key) else {
@@ -186,11 +231,14 @@ impl Session {
         self.down.fill(slot, line, None);
     }
 
-    fn meaning(&self, line: &Arc<Vec<u8>>, answer: frame::Answer<'_>, flight: &Flight) -> Meaning {
-        let is_cancelled = flight.is_cancelled;
-        let keeps = |raw: &[u8]| {
-            flight.policy.store_result && raw.len() as u64 <= flight.policy.result_bytes_max
-        };
+    fn meaning(
+        &self,
+        line: &Arc<Vec<u8>>,
+        answer: frame::Answer<'_>,
+        policy: &Policy,
+        is_cancelled: bool,
+    ) -> Meaning {
+        let keeps = |raw: &[u8]| policy.store_result && raw.len() as u64 <= policy.result_bytes_max;
         match answer.outcome {
             Raw::Result(raw) => {
                 let view = read_result(raw);
