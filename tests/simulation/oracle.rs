@@ -168,13 +168,19 @@ impl Oracle {
     }
 
     /// Returns which call a line for the client answers: the first of its id that waits.
-    pub(crate) fn answered_call(&self, life: usize, id: &str) -> Option<usize> {
+    pub(crate) fn answered_call(&self, life: usize, id: &str, line: &str) -> Option<usize> {
         let calls = self.by_id.get(&(life, id.to_owned()))?;
         let waits = |serial: &&usize| {
             let request = &self.requests[**serial];
             request.is_read && request.replies == 0 && !request.is_cancelled
         };
-        calls.iter().find(waits).or(calls.last()).copied()
+        // Of two, one may be refused at once and the other when that is durable: each says its seq.
+        let seq = between(line, "\"seq\":", ",").and_then(|seq| seq.parse::<u64>().ok());
+        let named = calls
+            .iter()
+            .filter(waits)
+            .find(|serial| seq.is_some() && self.requests[**serial].seq == seq);
+        named.or(calls.iter().find(waits)).or(calls.last()).copied()
     }
 
     /// A session reads a cancellation.

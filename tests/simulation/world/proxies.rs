@@ -321,7 +321,7 @@ impl World<'_> {
             self.note(&line);
             let mut delivers = None;
             let id = between(&text, "\"id\":", ",");
-            let mut serial = id.and_then(|id| self.oracle.answered_call(number, id));
+            let mut serial = id.and_then(|id| self.oracle.answered_call(number, id, &text));
             if text.contains("its id is still in flight") {
                 self.coverage.duplicates_refused += 1;
                 let id = id.ok_or("no id")?;
