@@ -148,6 +148,7 @@ pub(super) fn run(args: &DecideArgs, env: Env<'_>) -> Result<Exit, CliError> {
         policy_record: None,
         joined: None,
         was_forwarded: false,
+        gave_up: None,
     };
     let journal = reading::journal_path(&path)?;
     let options = Options {

@@ -19,7 +19,7 @@ use crate::rules::decide::{
     Decision, EntryFacts, Letter, Owner, PolicyFacts, RevisionFact, RoundFact, SignatureFact,
     decide,
 };
-use crate::rules::entry::{Entry, Status, outcome_digest};
+use crate::rules::entry::{Entry, GaveUp, Status, outcome_digest};
 use crate::rules::ids::{BranchId, Fence, HeldKey, Micros, Seq, Window, WorkflowId};
 use crate::rules::lifecycle::{self, Reservation};
 use crate::rules::policy::{
@@ -65,6 +65,8 @@ pub struct Call {
     /// The upstream has had this very request, and its fence was taken away since: it is answered
     /// by what is stored, and never runs again.
     pub was_forwarded: bool,
+    /// Its caller gave up before it was reserved.
+    pub gave_up: Option<GaveUp>,
 }
 
 /// A call's idempotency key.
@@ -1043,11 +1045,12 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
     fn finish(
         &mut self,
         call: &Call,
-        transition: lifecycle::Transition,
+        mut transition: lifecycle::Transition,
         previous: Option<Fence>,
         letter: Letter,
         note: Option<Note>,
     ) -> Result<AdmissionVerdict, JournalError> {
+        transition.entry.gave_up = call.gave_up;
         let ticket = Ticket::of(&transition.entry);
         let attempt = self.attempt(call, &transition.entry, previous);
         let event = note.as_ref().map(|note| self.event(note));

@@ -114,6 +114,7 @@ pub(crate) fn call(seq: Option<u64>, arguments: &str) -> Call {
         policy_record: None,
         joined: None,
         was_forwarded: false,
+        gave_up: None,
     }
 }
 

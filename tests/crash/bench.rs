@@ -4,14 +4,10 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
 /// Calls of one scenario.
 pub(crate) const CALLS: u64 = 5;
-
-/// How long a run may take before it counts as hung.
-const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Bench {
     folder: tempfile::TempDir,
@@ -64,7 +60,6 @@ impl Bench {
         let mut input = child.stdin.take().unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let mut answers = Answers::new();
-        let start = Instant::now();
         for seq in 1..=CALLS {
             if input.write_all(call(seq).as_bytes()).is_err() {
                 break;
@@ -74,10 +69,9 @@ impl Bench {
                 Ok(0) | Err(_) => break,
                 Ok(_) => answers.insert(seq, line),
             };
-            assert!(start.elapsed() < DEADLINE, "it hangs");
         }
         drop(input);
-        let code = wait(&mut child);
+        let code = child.wait().unwrap().code();
         (answers, code)
     }
 
@@ -141,20 +135,6 @@ pub(crate) fn call(seq: u64) -> String {
     format!(
         "{{\"jsonrpc\":\"2.0\",\"id\":{seq},\"method\":\"tools/call\",\"params\":{{\"name\":\"charge\",\"arguments\":{{\"order_id\":{seq}}},\"_meta\":{{\"checkpoint_seq\":{seq}}}}}}}\n"
     )
-}
-
-fn wait(child: &mut Child) -> Option<i32> {
-    let start = Instant::now();
-    loop {
-        match child.try_wait().unwrap() {
-            Some(status) => return status.code(),
-            None if start.elapsed() > DEADLINE => {
-                child.kill().unwrap();
-                panic!("it does not end");
-            }
-            None => std::thread::sleep(Duration::from_millis(1)),
-        }
-    }
 }
 
 /// Runs `work` for each item on as many threads as there are cores.

@@ -341,6 +341,21 @@ fn a_damaged_journal_runs_nothing_again_and_replays_nothing_else() {
         damages.push(Damage::Remove(name.clone()));
     }
     damages.push(Damage::Remove("run.db".into()));
+    // The name of the workflow, wherever it stands: in its row, in an index, among the journal's
+    // own facts.
+    let name = bench
+        .path("run.db")
+        .to_string_lossy()
+        .into_owned()
+        .into_bytes();
+    let image = &files.iter().find(|(name, _)| name == "run.db").unwrap().1;
+    let places: Vec<usize> = (0..image.len().saturating_sub(name.len()))
+        .filter(|at| image[*at..].starts_with(&name))
+        .collect();
+    assert!(places.len() >= 3, "the workflow's name is not there");
+    for at in places {
+        damages.push(Damage::Flip("run.db".into(), at + 5, 1));
+    }
     let truncations = damages.len();
     let mut state = 0x1234_5678_9ABC_DEF1_u64;
     let mut below = |limit: usize| {

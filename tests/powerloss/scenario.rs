@@ -310,6 +310,7 @@ pub(crate) fn call(seq: u64) -> Call {
         policy_record: None,
         joined: None,
         was_forwarded: false,
+        gave_up: None,
     }
 }
 

@@ -1,6 +1,17 @@
 //! The oracle: what it knows comes from the two ends of the wire, the rows and who lives, never
 //! from the code under test. `RELIABILITY.md` and `docs/reliability.md` name the invariants.
 
+macro_rules! holds {
+    ($condition:expr, $($text:tt)*) => {
+        if !$condition {
+            return Err(format!($($text)*));
+        }
+    };
+}
+
+mod admissions;
+mod rows;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use checkpoint::guard::{Admission, AdmissionVerdict, Done, Op, Settlement, Why};
@@ -118,14 +129,6 @@ pub(crate) struct Batch<'a> {
     pub(crate) wall: i64,
 }
 
-macro_rules! holds {
-    ($condition:expr, $($text:tt)*) => {
-        if !$condition {
-            return Err(format!($($text)*));
-        }
-    };
-}
-
 impl Oracle {
     pub(crate) fn serial_of_call_id(call_id: &str) -> Option<usize> {
         call_id.strip_prefix('c')?.parse().ok()
@@ -164,425 +167,20 @@ impl Oracle {
         self.compare_rows(memory, Some(batch))
     }
 
-    /// Compares all rows with what they were, and each change with who made it.
-    pub(crate) fn compare_rows(
-        &mut self,
-        memory: &MemoryJournal,
-        batch: Option<&Batch<'_>>,
-    ) -> Check {
-        let mut count = 0;
-        let mut highest = self.fence_max;
-        for stored in memory.entries() {
-            let entry = &stored.entry;
-            let place = (entry.branch, entry.seq);
-            let row = Row {
-                status: entry.status,
-                fence: entry.fence,
-                session: entry.session,
-                is_delivered: entry.delivered_at.is_some(),
-                gave_up: entry.gave_up.is_some(),
-                unanswered: entry.unanswered.is_some(),
-                completed_at: entry.completed_at.map_or(0, |at| at.0),
-                serial: entry.call_id.as_deref().and_then(Self::serial_of_call_id),
-            };
-            count += 1;
-            if !self.spoiled.contains(&place) {
-                self.change(memory, place, &row, batch)?;
-            }
-            highest = highest.max(row.fence.0);
-            if let Some(serial) = row.serial {
-                self.by_fence.insert(row.fence, serial);
-            }
-            self.rows.insert(place, row);
-        }
-        self.fence_max = highest;
-        let fences: HashSet<Fence> = self.rows.values().map(|row| row.fence).collect();
-        holds!(
-            fences.len() == self.rows.len() || !self.spoiled.is_empty(),
-            "I7 two entries stand under one fence"
-        );
-        let lost = self
-            .rows
-            .keys()
-            .filter(|place| self.spoiled.contains(place))
-            .count();
-        holds!(
-            count + lost >= self.rows.len(),
-            "an entry is gone from the journal"
-        );
-        Ok(())
-    }
-
-    fn change(
-        &self,
-        memory: &MemoryJournal,
-        place: (BranchId, Seq),
-        new: &Row,
-        batch: Option<&Batch<'_>>,
-    ) -> Check {
-        let Some(old) = self.rows.get(&place) else {
-            holds!(
-                new.status == Status::Pending,
-                "I7 {place:?} began as {:?}",
-                new.status
-            );
-            holds!(
-                new.fence.0 > self.fence_max,
-                "I7 fence {} was used before",
-                new.fence
-            );
-            return Ok(());
-        };
-        if new.is_delivered && !old.is_delivered && new.status != Status::Voided {
-            holds!(
-                self.written.contains(&new.fence),
-                "D1 {place:?} counts as delivered, and nothing was written"
-            );
-        }
-        if old.fence != new.fence {
-            holds!(
-                new.fence.0 > self.fence_max,
-                "I7 fence {} of {place:?} was used before",
-                new.fence
-            );
-            let voided_now = batch.is_some_and(|batch| {
-                batch.ops.iter().any(|op| {
-                    matches!(op, Op::Settle(Settlement::Void { ticket, .. })
-                        if ticket.fence == old.fence)
-                })
-            });
-            if old.status == Status::Pending && voided_now {
-                self.void_is_true(old)?;
-            } else {
-                holds!(
-                    old.status == Status::Voided,
-                    "I1 {place:?} runs again after {:?}",
-                    old.status
-                );
-            }
-            return Ok(());
-        }
-        if old.status == new.status {
-            return Ok(());
-        }
-        holds!(
-            old.status == Status::Pending,
-            "I7 {place:?} went from {:?} to {:?}",
-            old.status,
-            new.status
-        );
-        let Some(batch) = batch else { return Ok(()) };
-        holds!(
-            batch.session == Some(old.session),
-            "I7 {place:?} of {:?} was settled by {:?}",
-            old.session,
-            batch.session
-        );
-        if new.status == Status::Voided {
-            return self.void_is_true(old);
-        }
-        let serial = old.serial.ok_or("a row without its call")?;
-        let request = &self.requests[serial];
-        let answer = request
-            .answer
-            .ok_or_else(|| format!("I8 {place:?} has an outcome, and no answer was read"))?;
-        let given = &self.answers[answer];
-        let stored = memory.outcome(new.fence).and_then(|o| o.body.clone());
-        holds!(
-            stored.as_deref() == Some(given.body.as_bytes()),
-            "I8 {place:?} holds another answer than the first one #{answer}#"
-        );
-        let fits = match given.kind {
-            Kind::Result => new.status == Status::Completed,
-            Kind::Error => new.status == Status::Failed && !request.answered_cancelled,
-            Kind::Closed => {
-                new.status == Status::Failed
-                    && !request.answered_closed
-                    && !request.answered_cancelled
-            }
-            Kind::NotExecuted | Kind::Operator => false,
-        };
-        holds!(
-            fits,
-            "I8 {place:?} became {:?} by {:?} (cancelled {}, closed {})",
-            new.status,
-            given.kind,
-            request.answered_cancelled,
-            request.answered_closed
-        );
-        Ok(())
-    }
-
-    fn void_is_true(&self, old: &Row) -> Check {
-        let Some(serial) = old.serial else {
-            return Ok(());
-        };
-        let request = &self.requests[serial];
-        let granted = request.grant.is_some_and(|grant| grant.fence == old.fence);
-        if !granted {
-            return Ok(());
-        }
-        let said = request
-            .answer
-            .is_some_and(|answer| self.answers[answer].kind == Kind::NotExecuted);
-        holds!(
-            request.effects == 0,
-            "I1 c{serial} is voided, and its effect happened"
-        );
-        holds!(
-            said || !request.reached,
-            "I10 c{serial} is voided, and the upstream's pipe had taken bytes of it"
-        );
-        Ok(())
-    }
-
-    fn admitted(
-        &mut self,
-        shared: &Shared,
-        memory: &MemoryJournal,
-        batch: &Batch<'_>,
-        serial: usize,
-        is_joined: bool,
-        admission: &Admission,
-    ) -> Check {
-        let request = self.requests[serial].clone();
-        match &admission.verdict {
-            AdmissionVerdict::Run(ticket, _) => {
-                let place = (ticket.branch, ticket.seq);
-                holds!(
-                    !self.spoiled.contains(&place),
-                    "I5 the damaged {place:?} runs"
-                );
-                if let (Some(seq), None) = (request.seq, &request.key) {
-                    holds!(ticket.seq.0 == seq, "c{serial} runs at another place");
-                }
-                if self.rows.contains_key(&place) {
-                    // Whether it may run again is told by the change of its row.
-                } else if request.seq.is_none() {
-                    let highest = self
-                        .rows
-                        .keys()
-                        .filter(|(branch, _)| *branch == ticket.branch)
-                        .map(|(_, seq)| seq.0)
-                        .max();
-                    holds!(
-                        ticket.seq.0 > highest.unwrap_or(0),
-                        "c{serial} took the place of another call"
-                    );
-                    self.is_new(shared, memory, batch, serial, &request)?;
-                }
-                if request.is_forwarded {
-                    // What it was sent under was taken from it; it is not sent again.
-                    return Ok(());
-                }
-                self.requests[serial].grant = Some(Grant {
-                    branch: ticket.branch,
-                    seq: ticket.seq,
-                    fence: ticket.fence,
-                });
-            }
-            AdmissionVerdict::Replay(replay) => {
-                let entry = &replay.entry;
-                let place = (entry.branch, entry.seq);
-                holds!(
-                    !self.spoiled.contains(&place),
-                    "I5 the damaged {place:?} is replayed"
-                );
-                self.is_same(memory, entry.fence, serial, "replayed")?;
-                if let (Some(seq), None) = (request.seq, &request.key) {
-                    holds!(entry.seq.0 == seq, "I5 c{serial} gets another entry");
-                }
-                let given = self.outcome_of(entry.fence);
-                let body = replay.outcome.body.as_deref().unwrap_or_default();
-                holds!(
-                    given.is_some_and(|answer| self.answers[answer].body.as_bytes() == body),
-                    "I2 c{serial} is to be answered with what is no outcome of {place:?}"
-                );
-                if replay.is_marked && !is_joined {
-                    holds!(
-                        self.redelivered.insert((batch.life, entry.fence)),
-                        "D2 the outcome of {place:?} answers two new calls"
-                    );
-                }
-            }
-            AdmissionVerdict::Join { ticket, .. } => {
-                let place = (ticket.branch, ticket.seq);
-                self.is_same(memory, ticket.fence, serial, "joined")?;
-                let row = Self::row(memory, place)?;
-                // In one batch, what it joined may have come to its end after it.
-                let was_running = self.was_running(place);
-
-                holds!(
-                    (was_running || row.0 == Status::Pending && !row.2) && shared.is_live(row.1),
-                    "I6 c{serial} waits for {place:?}, whose outcome will not come"
-                );
-            }
-            AdmissionVerdict::Refuse(refused) => {
-                let place = refused
-                    .entry
-                    .as_ref()
-                    .map(|entry| (entry.branch, entry.seq));
-                let is_spoiled = place.is_some_and(|place| self.spoiled.contains(&place))
-                    || refused.entry.is_none() && !self.spoiled.is_empty();
-                if is_spoiled {
-                    return Ok(());
-                }
-                let entry = refused.entry.as_ref();
-                let entry =
-                    entry.ok_or_else(|| format!("I5 c{serial} is quarantined for nothing"))?;
-                let place = (entry.branch, entry.seq);
-                let (status, session, unanswered) = Self::row(memory, place)?;
-                let is_same = Self::arguments_of(memory, entry.fence) == request.arguments;
-                let is_live = shared.is_live(session);
-                let is_true = match refused.why {
-                    Why::Table(Decision::InDoubt) => {
-                        status == Status::Pending && (unanswered || !is_live)
-                    }
-                    Why::Table(Decision::Diverge) => !is_same && status != Status::Pending,
-                    Why::Table(Decision::InFlight) => {
-                        !is_same
-                            && is_live
-                            && (status == Status::Pending || self.was_running(place))
-                    }
-                    Why::Table(Decision::Proceed) => request.is_forwarded,
-                    _ => false,
-                };
-                holds!(
-                    is_true,
-                    "I5 c{serial} is refused {:?}, and {place:?} is {status:?} (same {is_same}, live {is_live}, unanswered {unanswered})",
-                    refused.why
-                );
-            }
-        }
-        Ok(())
-    }
-
-    /// Before the batch it ran, and an answer could come.
-    fn was_running(&self, place: (BranchId, Seq)) -> bool {
-        self.rows
-            .get(&place)
-            .is_some_and(|row| row.status == Status::Pending && !row.unanswered)
-    }
-
-    fn row(
-        memory: &MemoryJournal,
-        place: (BranchId, Seq),
-    ) -> Result<(Status, SessionId, bool), String> {
-        memory
-            .entries()
-            .find(|stored| (stored.entry.branch, stored.entry.seq) == place)
-            .map(|stored| {
-                let entry = &stored.entry;
-                (entry.status, entry.session, entry.unanswered.is_some())
-            })
-            .ok_or_else(|| format!("no entry at {place:?}"))
-    }
-
-    fn is_same(&self, memory: &MemoryJournal, fence: Fence, serial: usize, how: &str) -> Check {
-        let stored = Self::arguments_of(memory, fence);
-        let asked = &self.requests[serial].arguments;
-        holds!(
-            stored == *asked,
-            "I5 c{serial} with {asked} is {how} by {stored}"
-        );
-        Ok(())
-    }
-
-    /// The answer that an attempt stands for.
-    fn outcome_of(&self, fence: Fence) -> Option<usize> {
-        let ruled = self.ruled.get(&fence).copied();
-        ruled.or_else(|| {
-            let serial = self.by_fence.get(&fence)?;
-            self.requests[*serial].answer
-        })
-    }
-
-    /// A call that says neither seq nor key, or a key that nobody holds, is new: nothing before it
-    /// may be what it asks for again.
-    fn is_new(
-        &self,
-        shared: &Shared,
-        memory: &MemoryJournal,
-        batch: &Batch<'_>,
-        serial: usize,
-        request: &Request,
-    ) -> Check {
-        if !self.spoiled.is_empty() {
-            // A row that is found by a key or a signature only is missed if it is damaged.
-            return Ok(());
-        }
-        for (place, row) in &self.rows {
-            if self.spoiled.contains(place) {
-                continue;
-            }
-            let Some(other) = row.serial else { continue };
-            let before = &self.requests[other];
-            if before.workflow != request.workflow {
-                continue;
-            }
-            if let Some(key) = &request.key {
-                let holder = memory
-                    .entries()
-                    .find(|stored| (stored.entry.branch, stored.entry.seq) == *place)
-                    .and_then(|stored| stored.entry.key.as_ref());
-                holds!(
-                    holder.is_none_or(|held| held.key != *key),
-                    "I1 c{serial} is new, and {place:?} holds its key"
-                );
-                continue;
-            }
-            if before.arguments != request.arguments {
-                continue;
-            }
-            let is_live = shared.is_live(row.session);
-            let is_waiting = !row.gave_up && shared.is_attended(row.session);
-            let is_known_cancelled = before.is_cancelled
-                && before.is_forwarded
-                && before.answer.is_none()
-                && before.cancel_is_committed;
-            let still_pending = Self::row(memory, *place)?.0 == Status::Pending;
-            match row.status {
-                Status::Pending if !still_pending => {}
-                Status::Pending => {
-                    holds!(
-                        is_live && !row.unanswered,
-                        "G1 c{serial} is new beside the doubt at {place:?}"
-                    );
-                    holds!(
-                        is_waiting && !is_known_cancelled,
-                        "G2 c{serial} is new beside {place:?}, whose caller gave up"
-                    );
-                }
-                Status::Completed | Status::Failed => {
-                    // In this batch, its delivery may have been noted before it was asked for.
-                    let delivered_now = memory.entries().any(|stored| {
-                        (stored.entry.branch, stored.entry.seq) == *place
-                            && stored.entry.delivered_at.is_some()
-                    });
-                    if delivered_now {
-                        continue;
-                    }
-                    let age = batch.wall - row.completed_at;
-                    let taken = self.redelivered.contains(&(batch.life, row.fence));
-                    holds!(
-                        row.is_delivered || is_waiting || taken || age >= REDELIVER_WITHIN,
-                        "G3 c{serial} is new beside the undelivered outcome of {place:?}"
-                    );
-                }
-                Status::InputRequired | Status::Accepted | Status::Voided | Status::Denied => {}
-            }
-        }
-        Ok(())
-    }
-
     /// Returns which call a line for the client answers: the first of its id that waits.
-    pub(crate) fn answered_call(&self, life: usize, id: &str) -> Option<usize> {
+    pub(crate) fn answered_call(&self, life: usize, id: &str, line: &str) -> Option<usize> {
         let calls = self.by_id.get(&(life, id.to_owned()))?;
         let waits = |serial: &&usize| {
             let request = &self.requests[**serial];
             request.is_read && request.replies == 0 && !request.is_cancelled
         };
-        calls.iter().find(waits).or(calls.last()).copied()
+        // Of two, one may be refused at once and the other when that is durable: each says its seq.
+        let seq = between(line, "\"seq\":", ",").and_then(|seq| seq.parse::<u64>().ok());
+        let named = calls
+            .iter()
+            .filter(waits)
+            .find(|serial| seq.is_some() && self.requests[**serial].seq == seq);
+        named.or(calls.iter().find(waits)).or(calls.last()).copied()
     }
 
     /// A session reads a cancellation.
@@ -872,44 +470,6 @@ impl Oracle {
 
     pub(crate) fn fence_max(&self) -> u64 {
         self.fence_max
-    }
-
-    /// The rows went back to what was durable (a power cut).
-    pub(crate) fn after_power_cut(&mut self, memory: &MemoryJournal) -> Check {
-        let highest = memory
-            .entries()
-            .map(|stored| stored.entry.fence.0)
-            .max()
-            .unwrap_or(0);
-        for (serial, request) in self.requests.iter().enumerate() {
-            if let Some(grant) = request.grant
-                && request.is_forwarded
-            {
-                holds!(
-                    memory.attempt(grant.fence).is_some(),
-                    "I4 the reservation of c{serial} did not survive"
-                );
-            }
-        }
-        self.rows.clear();
-        self.fence_max = highest;
-        for stored in memory.entries() {
-            let entry = &stored.entry;
-            self.rows.insert(
-                (entry.branch, entry.seq),
-                Row {
-                    status: entry.status,
-                    fence: entry.fence,
-                    session: entry.session,
-                    is_delivered: entry.delivered_at.is_some(),
-                    gave_up: entry.gave_up.is_some(),
-                    unanswered: entry.unanswered.is_some(),
-                    completed_at: entry.completed_at.map_or(0, |at| at.0),
-                    serial: entry.call_id.as_deref().and_then(Self::serial_of_call_id),
-                },
-            );
-        }
-        Ok(())
     }
 }
 

@@ -290,6 +290,7 @@ impl Session {
             policy_record: in_force.record.clone(),
             joined: None,
             was_forwarded: false,
+            gave_up: None,
         };
         let flight = Flight {
             id: call.id.as_bytes().to_vec(),
@@ -358,19 +359,6 @@ impl Session {
             return Step::Done;
         }
         match &flight.stage {
-            Stage::Admitting
-                if self.ops.iter().any(
-                    |(asked, _)| matches!(asked, Asked::Admission(asked, _) if asked == key),
-                ) =>
-            {
-                // Nobody has been asked about it yet: it never was.
-                self.ops.retain(
-                    |(asked, _)| !matches!(asked, Asked::Admission(asked, _) if asked == key),
-                );
-                self.flights.remove(key);
-                self.ours.add(key.clone());
-                Step::Done
-            }
             Stage::Confirming { ticket, .. } => {
                 let op = Op::GiveUp(*ticket, GaveUp::Cancelled);
                 flight.is_cancelled = true;
@@ -382,6 +370,14 @@ impl Session {
                 // It follows its call, if that goes out at all.
                 flight.is_cancelled = true;
                 flight.held_back.push(line.as_ref().clone());
+                // An equal call may be asked about in the same batch.
+                for (asked, op) in &mut self.ops {
+                    if let (Asked::Admission(asked, _), Op::Admit(call)) = (asked, op)
+                        && asked == key
+                    {
+                        call.gave_up = Some(GaveUp::Cancelled);
+                    }
+                }
                 Step::Done
             }
             Stage::Joining { .. } => {

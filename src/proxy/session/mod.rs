@@ -20,6 +20,7 @@ mod journaled;
 mod known;
 mod queue;
 mod upstream;
+mod waiters;
 
 pub use ends::{Evidence, Phase, RunEnd, UpstreamEnd};
 pub use known::Known;
