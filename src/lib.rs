@@ -7,3 +7,5 @@ pub mod json;
 pub mod mcp;
 pub mod proxy;
 pub mod rules;
+#[doc(hidden)]
+pub mod seeded;

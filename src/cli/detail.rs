@@ -6,6 +6,7 @@
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
+use super::reading::ForkView;
 use super::view::{EntryView, Status, Time};
 
 /// One entry and what belongs to it.
@@ -31,8 +32,8 @@ pub struct Detail {
     pub policy: Option<String>,
     /// The W3C trace context that the call carried.
     pub traceparent: Option<String>,
-    /// The workflow that this entry's workflow was forked from.
-    pub forked_from: Option<String>,
+    /// What this entry's branch was forked from.
+    pub forked_from: Option<ForkView>,
 }
 
 /// Arguments or an outcome.
@@ -211,6 +212,8 @@ pub enum Knowledge {
     Accepted,
     /// It is known not to have been executed.
     NotExecuted,
+    /// It was settled, and an operator allowed one more attempt.
+    Reopened,
     /// There is an outcome that no caller was seen to get.
     AnsweredUndelivered,
     /// There is an outcome, and a caller got it.
@@ -228,11 +231,12 @@ impl Knowledge {
             Self::NeverSent => "Never sent: the upstream did not see a byte of this call.",
             Self::Running => "Running: a live session waits for the upstream's answer.",
             Self::SentUnanswered => {
-                "Sent and unanswered: no outcome was recorded. It may or may not have taken effect."
+                "Reserved and unanswered: it may have been sent, and no outcome was recorded. It may or may not have taken effect."
             }
             Self::InputRequired => "Asked back: the upstream wants more before it goes on.",
             Self::Accepted => "Accepted: the upstream runs it as a task whose end was not seen.",
             Self::NotExecuted => "Not executed: the call may be made again.",
+            Self::Reopened => "Reopened: it has had an outcome, and the next call runs once more.",
             Self::AnsweredUndelivered => {
                 "Answered and undelivered: the outcome is recorded, but no caller was seen to get it."
             }
@@ -242,6 +246,13 @@ impl Knowledge {
 }
 
 impl Detail {
+    /// Tells whether the current attempt has an outcome that no longer counts.
+    fn has_had_outcome(&self) -> bool {
+        self.attempts
+            .iter()
+            .any(|attempt| attempt.fence == self.entry.fence && attempt.ended_at.is_some())
+    }
+
     /// Returns what is known.
     #[must_use]
     pub fn knowledge(&self) -> Knowledge {
@@ -258,6 +269,7 @@ impl Detail {
             Status::InputRequired => Knowledge::InputRequired,
             Status::Accepted => Knowledge::Accepted,
             Status::Voided if unsent => Knowledge::NeverSent,
+            Status::Voided if self.has_had_outcome() => Knowledge::Reopened,
             Status::Voided => Knowledge::NotExecuted,
             Status::Unreadable => Knowledge::Quarantined,
             Status::Completed | Status::Failed | Status::Denied if entry.delivered_at.is_none() => {

@@ -178,7 +178,7 @@ fn finish(
 }
 
 /// Returns who runs this command.
-fn user(env: Env<'_>) -> String {
+pub(super) fn user(env: Env<'_>) -> String {
     ["USER", "LOGNAME"]
         .into_iter()
         .find_map(|name| env(name)?.into_string().ok())

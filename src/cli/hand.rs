@@ -3,7 +3,7 @@
 //!
 //! Whether something may be done is for `guard::verdict` to say; nothing here decides it.
 
-use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -11,14 +11,17 @@ use clap::Args;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
+use super::confirm;
 use super::error::{CliError, Kind};
-use super::escape::escape;
 use super::exit::Exit;
 use super::output::{Column, Look, Output, SCHEMA_VERSION, Tone, table};
+use super::progress::ProgressLine;
 use super::reading;
+use super::targets::Targets;
 use super::values;
 use super::view::Status;
 use crate::guard::verdict::{self, Act, Deed, Owner, Refused, Ruling};
+use crate::journal::reader::Place;
 use crate::journal::{JournalError, Session};
 use crate::proxy::books;
 use crate::rules::entry::Entry;
@@ -33,7 +36,7 @@ const PAYLOAD_BYTES_MAX: u64 = values::MESSAGE_BYTES_MAX as u64;
 /// Who acts, and why.
 #[derive(Args, Debug)]
 pub(super) struct DeedArgs {
-    /// Why (required); kept with the entry for ever
+    /// Why; kept with the entry for ever
     #[arg(long, value_name = "TEXT", value_parser = values::parse_reason, help_heading = "Record")]
     pub(super) reason: Option<String>,
 
@@ -47,6 +50,15 @@ pub(super) struct DeedArgs {
 }
 
 impl DeedArgs {
+    /// Returns the deed, which must have a reason; reads the evidence.
+    pub(super) fn deed_with_reason(&self) -> Result<Deed, CliError> {
+        if self.reason.is_none() {
+            return Err(CliError::usage("no reason was given")
+                .hint("add --reason 'WHY'; it is kept with the entry"));
+        }
+        self.deed()
+    }
+
     /// Returns the deed; reads the evidence.
     pub(super) fn deed(&self) -> Result<Deed, CliError> {
         let evidence = match &self.evidence {
@@ -118,20 +130,48 @@ pub(super) fn payload(flag: &str, given: &str) -> Result<Vec<u8>, CliError> {
     })
 }
 
+/// Does one thing to each entry, or only tries it; what can't be done stops nothing. `how` says
+/// what would get past a reason to refuse.
+pub(super) fn carry_out(
+    path: &Path,
+    targets: &Targets,
+    name: &str,
+    how: &str,
+    deed: &Deed,
+    is_trial: bool,
+    act: &dyn Fn(&Entry) -> Act,
+) -> Result<Reports, CliError> {
+    let mut hand = Hand::open(path)?;
+    let mut reports = Reports::new(name, is_trial);
+    for entry in &targets.unreadable {
+        let why = "it is quarantined: its row can't be read";
+        reports.add(Report::refused(entry, why.to_owned()));
+    }
+    let mut progress = ProgressLine::new();
+    let total = targets.entries.len() as u64;
+    for (done, (place, entry)) in targets.entries.iter().enumerate() {
+        progress.show(name, done as u64, total);
+        let place_of = (entry.branch, entry.seq);
+        let ruling = hand.act(place_of, &act(entry), deed, is_trial)?;
+        reports.add(Report::new(place, entry, &ruling, is_trial, how));
+    }
+    Ok(reports)
+}
+
 /// A journal opened for verdicts.
-pub(super) struct Hand {
+struct Hand {
     desk: books::Desk,
 }
 
 impl Hand {
-    pub(super) fn open(path: &Path) -> Result<Self, CliError> {
+    fn open(path: &Path) -> Result<Self, CliError> {
         let desk =
             books::open_for_verdicts(&reading::journal_path(path)?).map_err(reading::unusable)?;
         Ok(Self { desk })
     }
 
     /// Does one thing to one entry, or only tries what would come of it.
-    pub(super) fn act(
+    fn act(
         &mut self,
         place: (BranchId, Seq),
         act: &Act,
@@ -185,22 +225,12 @@ impl Hand {
 }
 
 /// Asks on the terminal for the tool's name; `None` where nobody can be asked.
-pub(super) fn confirm(question: &str, tool: &str) -> Option<bool> {
-    let stdin = io::stdin();
-    let mut stderr = io::stderr();
-    if !stdin.is_terminal() || !stderr.is_terminal() {
-        return None;
+pub(super) fn confirm(question: &str, tool: &str) -> Result<Option<bool>, CliError> {
+    if !confirm::can_ask() {
+        return Ok(None);
     }
-    let _ = write!(
-        stderr,
-        "checkpoint: {}\nType the tool's name ({}) to go on: ",
-        escape(question),
-        escape(tool)
-    );
-    let _ = stderr.flush();
-    let mut line = String::new();
-    let read = stdin.lock().read_line(&mut line);
-    Some(read.is_ok() && line.trim_end_matches(['\n', '\r']) == tool)
+    let question = format!("{question}; type the tool's name ({tool}) to go on");
+    confirm::is_typed(&question, tool).map(Some)
 }
 
 /// What became of one entry.
@@ -226,14 +256,7 @@ pub(super) struct Report {
 
 impl Report {
     /// Tells of a ruling; `entry` is what was seen before.
-    pub(super) fn new(
-        workflow_id: &str,
-        branch: u64,
-        entry: &Entry,
-        ruling: &Ruling,
-        is_trial: bool,
-        how: &str,
-    ) -> Self {
+    fn new(place: &Place, entry: &Entry, ruling: &Ruling, is_trial: bool, how: &str) -> Self {
         let (before, after, why, fenced) = match ruling {
             Ruling::Done {
                 before,
@@ -243,8 +266,8 @@ impl Report {
             Ruling::Refused(refused) => (entry, entry, Some(reason(refused, how)), false),
         };
         Self {
-            workflow_id: workflow_id.to_owned(),
-            branch,
+            workflow_id: place.workflow.0.clone(),
+            branch: place.branch.into(),
             seq: entry.seq.0,
             tool: before.tool.clone(),
             outcome: match (why.is_some(), is_trial) {
@@ -262,7 +285,7 @@ impl Report {
     }
 
     /// Tells of an entry on which nothing can be ruled.
-    pub(super) fn refused(entry: &super::view::EntryView, why: String) -> Self {
+    fn refused(entry: &super::view::EntryView, why: String) -> Self {
         Self {
             workflow_id: entry.workflow_id.clone(),
             branch: entry.branch,
@@ -315,7 +338,7 @@ struct Counts {
 }
 
 impl Reports {
-    pub(super) fn new(act: &str, dry_run: bool) -> Self {
+    fn new(act: &str, dry_run: bool) -> Self {
         Self {
             schema_version: SCHEMA_VERSION,
             act: act.to_owned(),
@@ -325,7 +348,7 @@ impl Reports {
         }
     }
 
-    pub(super) fn add(&mut self, report: Report) {
+    fn add(&mut self, report: Report) {
         match report.outcome {
             "done" => self.counts.done += 1,
             "would" => self.counts.would += 1,
@@ -358,14 +381,14 @@ impl Reports {
             .entries
             .windows(2)
             .any(|pair| pair[0].workflow_id != pair[1].workflow_id);
-        let mut names = vec![("SEQ", true, false), ("TOOL", false, true)];
+        let mut names = vec![("SEQ", true, false), ("TOOL", false, false)];
         if has_workflows {
-            names.insert(0, ("WORKFLOW", false, true));
+            names.insert(0, ("WORKFLOW", false, false));
         }
         names.extend([
             ("", false, false),
             ("STATUS", false, false),
-            ("WHAT", false, true),
+            ("WHAT", false, false),
         ]);
         let columns: Vec<Column> = names
             .into_iter()
@@ -404,7 +427,12 @@ impl Reports {
             .collect();
         let mut text = String::new();
         if !rows.is_empty() {
-            text = table(&columns, &rows, look);
+            // Why something was refused must not be cut, however narrow the terminal is.
+            let uncut = Look {
+                width: None,
+                ..*look
+            };
+            text = table(&columns, &rows, &uncut);
         }
         let counts = &self.counts;
         let parts: Vec<String> = [

@@ -7,14 +7,15 @@ use serde::Serialize;
 
 use super::JournalArgs;
 use super::error::CliError;
+use super::escape::escape;
 use super::exit::Exit;
 use super::filter::{Filter, Since};
 use super::output::{Column, Look, Output, SCHEMA_VERSION, Tone, table};
-use super::reading;
+use super::reading::{self, ForkView};
 use super::settings::{self, Env};
 use super::values;
 use super::view::{EntryView, Status, Time, took};
-use crate::journal::reader::Selection;
+use crate::journal::reader::{Place, Selection};
 use crate::rules::entry;
 use crate::rules::ids::{Micros, SessionId, WorkflowId};
 
@@ -121,6 +122,12 @@ pub(super) fn run(args: &LsArgs, env: Env<'_>) -> Result<Exit, CliError> {
                 .unwrap_or(if args.journal.json { 0 } else { LIMIT_DEFAULT }),
         );
     if let Some(selection) = selection(&filter, now) {
+        listing.forks = reader
+            .forks(&selection)
+            .map_err(reading::unusable)?
+            .iter()
+            .filter_map(Forked::new)
+            .collect();
         reader
             .each(&selection, |place, found| {
                 let entry = reading::view(place, found);
@@ -188,6 +195,9 @@ pub(super) fn selection(filter: &Filter, now: Time) -> Option<Selection> {
     Some(selection)
 }
 
+/// How many forks are told of below the table; `--json` has all.
+const FORKS_SHOWN_MAX: usize = 10;
+
 /// What `ls` found; its JSON document.
 #[derive(Debug, Serialize)]
 struct Listing {
@@ -195,8 +205,28 @@ struct Listing {
     /// The newest that were asked for, by workflow, branch and seq.
     entries: Vec<EntryView>,
     counts: Counts,
+    /// The branches that share what is before a place with another one, which lists it.
+    forks: Vec<Forked>,
     #[serde(skip)]
     limit: usize,
+}
+
+/// A branch that was forked from another one.
+#[derive(Debug, Serialize)]
+struct Forked {
+    workflow_id: String,
+    branch: u64,
+    forked_from: ForkView,
+}
+
+impl Forked {
+    fn new(place: &Place) -> Option<Self> {
+        place.parent.as_ref().map(|parent| Self {
+            workflow_id: place.workflow.0.clone(),
+            branch: place.branch.into(),
+            forked_from: reading::fork(parent),
+        })
+    }
 }
 
 /// How many entries met the conditions, shown or not.
@@ -291,6 +321,7 @@ impl Listing {
             schema_version: SCHEMA_VERSION,
             entries: Vec::new(),
             counts: Counts::default(),
+            forks: Vec::new(),
             limit,
         }
     }
@@ -387,6 +418,15 @@ fn render(listing: &Listing, look: &Look, now: Time) -> String {
     }
     text.push_str(&listing.counts.line());
     text.push('\n');
+    for fork in listing.forks.iter().take(FORKS_SHOWN_MAX) {
+        text.push_str(&escape(&format!(
+            "{} branch {} was forked from {}, and shares what is before that",
+            fork.workflow_id,
+            fork.branch,
+            fork.forked_from.words()
+        )));
+        text.push('\n');
+    }
     text
 }
 

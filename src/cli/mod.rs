@@ -10,12 +10,17 @@
 
 mod completions;
 mod confirm;
+mod decide;
+mod delivered;
 mod demo;
 pub mod detail;
+mod doctor;
 pub mod error;
 pub mod escape;
 pub mod exit;
+mod export;
 pub mod filter;
+mod fork;
 mod gc;
 #[cfg(test)]
 mod golden;
@@ -23,14 +28,18 @@ mod hand;
 pub mod logging;
 mod ls;
 pub mod output;
+mod policy;
+mod policy_file;
 mod pretty;
 mod progress;
 mod proxy_args;
-mod reading;
+pub mod reading;
+mod reopen;
 mod resolve;
 mod run;
 pub mod settings;
 mod show;
+mod tail;
 mod target;
 mod targets;
 pub mod values;
@@ -91,9 +100,17 @@ enum Command {
     Ls(ls::LsArgs),
     Show(show::ShowArgs),
     Resolve(resolve::ResolveArgs),
+    Reopen(reopen::ReopenArgs),
+    Delivered(delivered::DeliveredArgs),
+    Decide(decide::DecideArgs),
+    Fork(fork::ForkArgs),
+    Tail(tail::TailArgs),
     Verify(verify::VerifyArgs),
+    Export(export::ExportArgs),
     Gc(gc::GcArgs),
+    Doctor(doctor::DoctorArgs),
     Demo(demo::DemoArgs),
+    Policy(policy::PolicyArgs),
     Completions(completions::CompletionsArgs),
 }
 
@@ -127,7 +144,7 @@ struct LogArgs {
 /// Flags that every command about a journal takes.
 #[derive(Args, Debug)]
 struct JournalArgs {
-    /// Journal to read [env: CHECKPOINT_JOURNAL]
+    /// Journal [env: CHECKPOINT_JOURNAL]
     #[arg(long, value_name = "PATH", value_parser = proxy_args::path())]
     journal: Option<PathBuf>,
 
@@ -170,9 +187,17 @@ fn dispatch(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<Ex
         Some(Command::Ls(args)) => ls::run(&args, env),
         Some(Command::Show(args)) => show::run(&args, env),
         Some(Command::Resolve(args)) => resolve::run(&args, env),
+        Some(Command::Reopen(args)) => reopen::run(&args, env),
+        Some(Command::Delivered(args)) => delivered::run(&args, env),
+        Some(Command::Decide(args)) => decide::run(&args, env),
+        Some(Command::Fork(args)) => fork::run(&args, env),
+        Some(Command::Tail(args)) => tail::run(&args, env),
         Some(Command::Verify(args)) => verify::run(&args, env),
+        Some(Command::Export(args)) => export::run(&args, env),
         Some(Command::Gc(args)) => gc::run(&args, env),
+        Some(Command::Doctor(args)) => doctor::run(&args, env),
         Some(Command::Demo(args)) => demo::run(&args, env),
+        Some(Command::Policy(args)) => policy::run(&args),
         Some(Command::Completions(args)) => completions::run(&args),
         None if cli.proxy.version.as_deref() == Some(PRINT_VERSION) => {
             let version = concat!("checkpoint ", env!("CARGO_PKG_VERSION"), "\n");

@@ -175,6 +175,29 @@ impl Output {
         self.bytes(escape_json(&text).as_bytes())
     }
 
+    /// Writes one JSON document on a line of its own.
+    ///
+    /// # Errors
+    ///
+    /// As [`Output::data`].
+    pub fn json_line(&self, document: &impl Serialize) -> Result<(), CliError> {
+        let mut text = serde_json::to_string(document)
+            .map_err(|error| CliError::from(io::Error::from(error)))?;
+        text.push('\n');
+        self.bytes(escape_json(&text).as_bytes())
+    }
+
+    /// Waits, and returns early with whether whoever reads standard output has gone away.
+    #[must_use]
+    pub fn is_closed_within(&self, pause: std::time::Duration) -> bool {
+        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+        use std::os::fd::AsFd as _;
+        let stdout = io::stdout();
+        let mut watched = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
+        let timeout = PollTimeout::try_from(pause).unwrap_or(PollTimeout::MAX);
+        matches!(poll(&mut watched, timeout), Ok(1..))
+    }
+
     /// Writes one line of talk to stderr. It is lost if stderr is closed.
     pub fn note(&self, text: &str) {
         let _ = writeln!(io::stderr().lock(), "checkpoint: {}", escape(text));

@@ -21,7 +21,6 @@ const JOURNAL: &str = "Journal and workflow";
 const DECISIONS: &str = "Decisions and answers";
 const IDENTITY: &str = "Identity shown to the client";
 const LIMITS: &str = "Limits";
-const LATER: &str = "Not available in this version (refused)";
 
 /// What a call meets that diverges from the journal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -105,7 +104,8 @@ pub struct ProxyArgs {
 
     /// What a call meets that differs from the journaled one at its place [default: strict]
     ///
-    /// `strict` refuses it. `fork`, which opens a branch, is not available in this version.
+    /// `strict` refuses it. `fork` opens a branch of the workflow there: entries before are shared,
+    /// nothing of the parent changes. Needs --journal.
     #[arg(long, value_name = "strict|fork", hide_possible_values = true, help_heading = DECISIONS)]
     pub on_divergence: Option<OnDivergence>,
 
@@ -180,33 +180,43 @@ pub struct ProxyArgs {
     )]
     pub max_message_bytes: Option<usize>,
 
-    /// Per-tool policies [env: CHECKPOINT_POLICY]
-    #[arg(
-        long,
-        value_name = "FILE",
-        value_parser = path(),
-        help_heading = LATER,
-        hide_short_help = true
-    )]
+    /// Per-tool policies, in TOML [env: CHECKPOINT_POLICY]
+    ///
+    /// Checked whole before anything starts; see `checkpoint policy check`.
+    #[arg(long, value_name = "FILE", value_parser = path(), help_heading = DECISIONS)]
     pub policy: Option<PathBuf>,
 
     /// Calls without checkpoint_seq walk the journal from its first entry
-    #[arg(long, help_heading = LATER, hide_short_help = true)]
+    ///
+    /// Only for a client that starts over from its first call: not for hosts that restart servers
+    /// at will or start one per call, whose first call would be taken for the journal's first
+    /// entry. Needs --journal.
+    #[arg(long, help_heading = DECISIONS)]
     pub resume: bool,
 
-    /// Run that the workflow belongs to [env: CHECKPOINT_RUN_ID]
-    #[arg(long, value_name = "ID", help_heading = LATER, hide_short_help = true)]
+    /// Run that keys hold in [env: CHECKPOINT_RUN_ID] [default: the workflow]
+    #[arg(long, value_name = "ID", help_heading = JOURNAL)]
     pub run_id: Option<String>,
 
-    /// Conversation that the workflow belongs to [env: CHECKPOINT_THREAD_ID]
-    #[arg(long, value_name = "ID", help_heading = LATER, hide_short_help = true)]
+    /// Conversation that keys hold in [env: CHECKPOINT_THREAD_ID] [default: none]
+    #[arg(long, value_name = "ID", help_heading = JOURNAL)]
     pub thread_id: Option<String>,
 
-    /// Calls of this workflow that may be reserved
-    #[arg(long, value_name = "N", help_heading = LATER, hide_short_help = true)]
-    pub max_calls: Option<String>,
+    /// Calls of this workflow that may be reserved; one more is refused
+    ///
+    /// Needs --journal.
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = values::parse_count,
+        allow_hyphen_values = true,
+        help_heading = LIMITS
+    )]
+    pub max_calls: Option<u64>,
 
-    /// A new run of the workflow takes over from those started earlier
-    #[arg(long, help_heading = LATER, hide_short_help = true)]
+    /// A new run of the workflow takes over: runs started earlier start no more calls
+    ///
+    /// From this run's first tools/call on; their running calls still settle. Needs --journal.
+    #[arg(long, help_heading = DECISIONS)]
     pub supersede: bool,
 }

@@ -4,11 +4,13 @@
 
 use std::path::Path;
 
+use serde::Serialize;
+
 use super::error::{CliError, Kind};
 use super::view::{EntryView, Status, Time};
 use crate::journal::cannot_use::CannotUse;
 use crate::journal::place::JournalPath;
-use crate::journal::reader::{Found, Place, Reader};
+use crate::journal::reader::{Found, Parent, Place, Reader};
 use crate::rules::entry::{self, Entry};
 
 /// Opens a journal for reading.
@@ -110,6 +112,36 @@ fn whole(place: &Place, entry: Entry, damage: Option<&'static str>, is_live: boo
         tool: entry.tool,
         note,
         is_named_by_seq: place.is_default,
+    }
+}
+
+/// What a branch was forked from, as it is shown.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ForkView {
+    /// The workflow of that branch.
+    pub workflow_id: String,
+    /// That branch's number within it.
+    pub branch: u64,
+    /// The first seq that is the new branch's own; what is before it is shared.
+    pub at: u64,
+}
+
+impl ForkView {
+    /// Returns it in words.
+    pub(super) fn words(&self) -> String {
+        format!(
+            "{} branch {}, at seq {}",
+            self.workflow_id, self.branch, self.at
+        )
+    }
+}
+
+/// Returns what a branch was forked from.
+pub(super) fn fork(parent: &Parent) -> ForkView {
+    ForkView {
+        workflow_id: parent.workflow.0.clone(),
+        branch: parent.branch.into(),
+        at: parent.at.0,
     }
 }
 

@@ -5,11 +5,12 @@ use clap::Args;
 use super::JournalArgs;
 use super::error::{CliError, Kind};
 use super::exit::Exit;
-use super::hand::{self, DeedArgs, Hand, Report, Reports};
+use super::filter::Filter;
+use super::hand::{self, DeedArgs, Report};
 use super::output::Output;
 use super::reading;
 use super::settings::{self, Env};
-use super::targets::{TargetArgs, Targets};
+use super::targets::TargetArgs;
 use super::verdict_json;
 use crate::guard::verdict::{Act, Verdict};
 use crate::rules::entry::{Entry, Provenance};
@@ -93,55 +94,38 @@ pub(super) struct ResolveArgs {
 
 pub(super) fn run(args: &ResolveArgs, env: Env<'_>) -> Result<Exit, CliError> {
     let path = settings::journal_required(args.journal.journal.clone(), env)?;
-    if args.deed.reason.is_none() {
-        return Err(CliError::usage("no reason was given")
-            .hint("add --reason 'WHY'; it is kept with the entry"));
-    }
     let said = said(args)?;
-    let deed = args.deed.deed()?;
-    let mut reader = reading::open(&path)?;
-    let targets = args.targets.find(&mut reader, env)?;
-    drop(reader);
+    let deed = args.deed.deed_with_reason()?;
+    let in_doubt = Filter {
+        in_doubt: true,
+        ..Filter::default()
+    };
+    let targets = {
+        let mut reader = reading::open(&path)?;
+        args.targets.find(&mut reader, in_doubt, env)?
+    };
     let needs_yes = targets.is_bulk && !args.yes && !args.dry_run;
     let is_trial = args.dry_run || needs_yes;
     let output = Output::new(args.journal.color);
     if matches!(said, Said::NotExecuted) && !is_trial && !args.yes {
-        for tool in tools(&targets) {
+        for tool in targets.tools(|_| true) {
             let question = format!("the next call of {tool} at these entries will run");
-            if hand::confirm(&question, tool) == Some(false) {
+            if hand::confirm(&question, tool)? == Some(false) {
                 return Err(CliError::new(Kind::Failure, "nothing was done")
                     .because("the tool's name was not typed"));
             }
         }
     }
-    let mut hand = Hand::open(&path)?;
-    let mut reports = Reports::new(&format!("resolve {}", said.name()), is_trial);
-    for entry in &targets.unreadable {
-        let why = "it is quarantined: its row can't be read; see `checkpoint verify`";
-        reports.add(Report::refused(entry, why.to_owned()));
-    }
-    for (place, entry) in &targets.entries {
-        let act = Act::Resolve {
+    let name = format!("resolve {}", said.name());
+    let how = "--force fences it";
+    let reports = hand::carry_out(&path, &targets, &name, how, &deed, is_trial, &|entry| {
+        Act::Resolve {
             verdict: said.verdict(entry),
             forces: args.force,
-        };
-        let ruling = hand.act((entry.branch, entry.seq), &act, &deed, is_trial)?;
-        let how = "--force fences it";
-        reports.add(Report::new(
-            &place.workflow.0,
-            place.branch.into(),
-            entry,
-            &ruling,
-            is_trial,
-            how,
-        ));
-    }
+        }
+    })?;
     let exit = reports.print(&output, args.journal.json, &|report| said.words(report))?;
-    if needs_yes && !targets.entries.is_empty() {
-        return Err(CliError::new(Kind::Failure, "nothing was done")
-            .because("these entries were not named one by one")
-            .hint("add --yes to do it"));
-    }
+    targets.require_yes(needs_yes)?;
     Ok(exit)
 }
 
@@ -221,16 +205,4 @@ impl Said {
             Self::StillUnknown => "it stays in doubt; recorded".to_owned(),
         }
     }
-}
-
-/// Returns each tool once.
-fn tools(targets: &Targets) -> Vec<&str> {
-    let mut tools: Vec<&str> = targets
-        .entries
-        .iter()
-        .map(|(_, entry)| entry.tool.as_str())
-        .collect();
-    tools.sort_unstable();
-    tools.dedup();
-    tools
 }

@@ -2,6 +2,10 @@
 //!
 //! The only place where the command line meets room `proxy`.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::guard;
 use crate::journal::place::JournalPath;
 use crate::mcp::call;
 use crate::proxy::child;
@@ -9,11 +13,18 @@ use crate::proxy::session::{self, RefusalShape, RunEnd};
 use crate::proxy::stderr::StderrSink;
 use crate::proxy::{self, Failure};
 use crate::rules::ids::WorkflowId;
+use crate::rules::policy;
 
 use super::error::{CliError, Kind};
 use super::exit::Exit;
 use super::logging;
-use super::settings::{CallIdFrom, OnInDoubt, ProxySettings, Refusals, UpstreamCommand};
+use super::settings::{
+    CallIdFrom, OnDivergence, OnInDoubt, ProxySettings, Refusals, UpstreamCommand,
+};
+
+/// For how long a caller waits for a call whose own caller gave up, where no timeout is set
+/// (contract, section 5).
+const JOIN_MAX: Duration = Duration::from_secs(30);
 
 /// Runs the proxy until its client or its upstream ends.
 pub(super) fn run(settings: ProxySettings) -> Result<Exit, CliError> {
@@ -34,8 +45,21 @@ pub(super) fn run(settings: ProxySettings) -> Result<Exit, CliError> {
             UpstreamCommand::Shell(text) => child::UpstreamCommand::Shell(text),
             UpstreamCommand::Argv(words) => child::UpstreamCommand::Argv(words),
         },
-        workflow: settings.workflow_id.map(WorkflowId),
-        redacts: settings.redact_args,
+        guard: guard::Options {
+            workflow: settings.workflow_id.map(WorkflowId),
+            redacts: settings.redact_args,
+            join_max: settings.call_timeout.unwrap_or(JOIN_MAX),
+            run_id: settings.run_id,
+            thread_id: settings.thread_id,
+            calls_max: settings.max_calls,
+            supersedes: settings.supersede,
+            resumes: settings.resume,
+            on_divergence: match settings.on_divergence {
+                OnDivergence::Strict => policy::OnDivergence::Strict,
+                OnDivergence::Fork => policy::OnDivergence::Fork,
+            },
+            key: None,
+        },
         line_bytes_max: settings.max_message_bytes,
         session: session::Options {
             is_journaled: journal.is_some(),
@@ -58,6 +82,7 @@ pub(super) fn run(settings: ProxySettings) -> Result<Exit, CliError> {
                 CallIdFrom::Key(key) => call::CallIdFrom::Key(key),
             },
             ends_on_doubt: settings.on_in_doubt == OnInDoubt::Exit,
+            policies: Arc::new(settings.policies),
         },
         journal,
         stderr,

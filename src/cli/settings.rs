@@ -3,7 +3,7 @@
 //! Arguments win over variables; a variable that loses is not looked at. A value that can't be
 //! used is a usage error which names where it stands, what it is, and what was expected, so that
 //! nothing the user asked for is ever dropped in silence. Pure but for the environment, which
-//! comes in as a function: this file opens no file and starts nothing.
+//! comes in as a function, and the policy file, which `policy_file.rs` reads: nothing is started.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,9 +11,11 @@ use std::time::Duration;
 
 use super::error::CliError;
 use super::logging::{LogLevel, LogSettings};
-use super::proxy_args::{OnDivergence, ProxyArgs};
-pub use super::proxy_args::{OnInDoubt, Refusals};
+use super::policy_file;
+use super::proxy_args::ProxyArgs;
+pub use super::proxy_args::{OnDivergence, OnInDoubt, Refusals};
 use super::values;
+use crate::rules::policy::{PolicySet, ThreadId};
 
 /// What the default command is told to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +26,20 @@ pub struct ProxySettings {
     pub journal: Option<PathBuf>,
     /// The workflow of calls that name none; without it the journal's own.
     pub workflow_id: Option<String>,
+    /// The run of the workflow, for the `run` window; without it the workflow's id.
+    pub run_id: Option<String>,
+    /// The conversation, for the `thread` window.
+    pub thread_id: Option<String>,
+    /// The policies of all tools; without a file the defaults.
+    pub policies: PolicySet,
+    /// What a call meets that diverges; anything but `strict` has a journal.
+    pub on_divergence: OnDivergence,
+    /// Whether calls without a seq walk the journal from its start; it has a journal.
+    pub resume: bool,
+    /// How many calls of the workflow may be reserved, from 1; with a journal.
+    pub max_calls: Option<u64>,
+    /// Whether sessions started earlier are fenced for new calls; with a journal.
+    pub supersede: bool,
     /// Whether tools that call themselves read-only are relayed without an entry.
     pub trust_annotations: bool,
     /// Whether arguments are kept off the disk.
@@ -90,21 +106,29 @@ pub type Env<'env> = &'env dyn Fn(&str) -> Option<OsString>;
 ///
 /// # Errors
 ///
-/// A usage error for the first value that can't be used, flag that is not available, or flag that
-/// needs a journal where there is none.
+/// A usage error for the first value that can't be used, or flag that needs a journal where there
+/// is none.
 pub fn resolve(args: ProxyArgs, log: LogSettings, env: Env<'_>) -> Result<ProxySettings, CliError> {
     // First, as a command's name taken for a version explains whatever else is missing.
     let identity = identity(args.name.clone(), args.version.clone(), args.keep_identity)?;
-    refuse_unavailable(&args, env)?;
-    let journal = journal(args.journal, env)?;
-    if args.redact_args_in_journal && journal.is_none() {
-        return Err(CliError::usage("--redact-args-in-journal needs a journal")
-            .hint("add --journal PATH, or set CHECKPOINT_JOURNAL"));
-    }
+    refuse_without_journal(&args, env)?;
+    let thread_id = id(
+        "--thread-id <ID>",
+        args.thread_id,
+        "CHECKPOINT_THREAD_ID",
+        env,
+    )?;
     Ok(ProxySettings {
         upstream: upstream(args.upstream_cmd, args.program, env)?,
-        journal,
+        journal: journal(args.journal, env)?,
         workflow_id: workflow_id(args.workflow_id, env)?,
+        run_id: id("--run-id <ID>", args.run_id, "CHECKPOINT_RUN_ID", env)?,
+        policies: policies(args.policy, thread_id.is_some(), env)?,
+        thread_id,
+        on_divergence: args.on_divergence.unwrap_or_default(),
+        resume: args.resume,
+        max_calls: args.max_calls,
+        supersede: args.supersede,
         trust_annotations: args.trust_annotations,
         redact_args: args.redact_args_in_journal,
         identity,
@@ -121,6 +145,43 @@ pub fn resolve(args: ProxyArgs, log: LogSettings, env: Env<'_>) -> Result<ProxyS
         on_in_doubt: args.on_in_doubt,
         log,
     })
+}
+
+/// Refuses the flags that mean nothing without a journal.
+fn refuse_without_journal(args: &ProxyArgs, env: Env<'_>) -> Result<(), CliError> {
+    if args.journal.is_some() || env("CHECKPOINT_JOURNAL").is_some() {
+        return Ok(());
+    }
+    let is_fork = args.on_divergence == Some(OnDivergence::Fork);
+    let flags = [
+        ("--redact-args-in-journal", args.redact_args_in_journal),
+        ("--resume", args.resume),
+        ("--on-divergence fork", is_fork),
+        ("--max-calls", args.max_calls.is_some()),
+        ("--supersede", args.supersede),
+    ];
+    match flags.into_iter().find(|(_, given)| *given) {
+        None => Ok(()),
+        Some((flag, _)) => Err(CliError::usage(format!("{flag} needs a journal"))
+            .hint("add --journal PATH, or set CHECKPOINT_JOURNAL")),
+    }
+}
+
+/// Reads and checks the policy file, where there is one.
+pub(super) fn policies(
+    flag: Option<PathBuf>,
+    has_thread: bool,
+    env: Env<'_>,
+) -> Result<PolicySet, CliError> {
+    let thread = if has_thread {
+        ThreadId::Given
+    } else {
+        ThreadId::Absent
+    };
+    match flag.or_else(|| env("CHECKPOINT_POLICY").map(PathBuf::from)) {
+        Some(path) => policy_file::read(&path, thread),
+        None => Ok(PolicySet::default()),
+    }
 }
 
 /// Resolves `--journal`, which every command takes.
@@ -158,14 +219,16 @@ pub fn journal_required(flag: Option<PathBuf>, env: Env<'_>) -> Result<PathBuf, 
 ///
 /// A usage error for an empty id or one that is too long.
 pub fn workflow_id(flag: Option<String>, env: Env<'_>) -> Result<Option<String>, CliError> {
-    let flag_name = "--workflow-id <ID>";
-    text(
-        flag_name,
-        flag,
-        "CHECKPOINT_WORKFLOW_ID",
-        env,
-        values::parse_id,
-    )
+    id("--workflow-id <ID>", flag, "CHECKPOINT_WORKFLOW_ID", env)
+}
+
+pub(super) fn id(
+    flag: &'static str,
+    value: Option<String>,
+    variable: &'static str,
+    env: Env<'_>,
+) -> Result<Option<String>, CliError> {
+    text(flag, value, variable, env, values::parse_id)
 }
 
 /// Resolves `--log`.
@@ -292,44 +355,6 @@ fn identity(
         name: name.unwrap_or_else(|| env!("CARGO_PKG_NAME").to_owned()),
         version: version.unwrap_or_else(|| env!("CARGO_PKG_VERSION").to_owned()),
     }))
-}
-
-/// Refuses the flags that the contract names and this version does not have yet.
-fn refuse_unavailable(args: &ProxyArgs, env: Env<'_>) -> Result<(), CliError> {
-    let flags = [
-        ("--policy", args.policy.is_some()),
-        ("--resume", args.resume),
-        (
-            "--on-divergence fork",
-            args.on_divergence == Some(OnDivergence::Fork),
-        ),
-        ("--run-id", args.run_id.is_some()),
-        ("--thread-id", args.thread_id.is_some()),
-        ("--max-calls", args.max_calls.is_some()),
-        ("--supersede", args.supersede),
-    ];
-    let variables = [
-        "CHECKPOINT_POLICY",
-        "CHECKPOINT_RUN_ID",
-        "CHECKPOINT_THREAD_ID",
-    ];
-    let flag = flags
-        .into_iter()
-        .find(|(_, given)| *given)
-        .map(|(flag, _)| flag);
-    let variable = variables
-        .into_iter()
-        .find(|variable| env(variable).is_some());
-    match (flag, variable) {
-        (Some(flag), _) => Err(unavailable(flag, "leave it out")),
-        (None, Some(variable)) => Err(unavailable(variable, "unset the variable")),
-        (None, None) => Ok(()),
-    }
-}
-
-fn unavailable(what: &str, way_out: &str) -> CliError {
-    CliError::usage(format!("not available in this version: {what}"))
-        .hint(format!("{way_out}; nothing was started"))
 }
 
 #[cfg(test)]

@@ -83,7 +83,7 @@ struct Document<'a> {
     protocol: Option<&'a str>,
     policy: Option<&'a str>,
     traceparent: Option<&'a str>,
-    forked_from: Option<&'a str>,
+    forked_from: Option<&'a reading::ForkView>,
     next: &'a [String],
 }
 
@@ -101,7 +101,7 @@ fn document<'a>(detail: &'a Detail, next: &'a [String]) -> Document<'a> {
         protocol: detail.protocol.as_deref(),
         policy: detail.policy.as_deref(),
         traceparent: detail.traceparent.as_deref(),
-        forked_from: detail.forked_from.as_deref(),
+        forked_from: detail.forked_from.as_ref(),
         next,
     }
 }

@@ -40,6 +40,16 @@ impl Target {
         format!("checkpoint {name} --journal {}", quote(&journal))
     }
 
+    /// Returns `checkpoint START MORE` and the entry's workflow: for a call, which goes to the
+    /// active branch whatever branch the entry is on.
+    pub(super) fn workflow_line(&self, start: &str, more: &str) -> String {
+        let line = self.line(start, more);
+        match line.rfind(" --branch ") {
+            Some(end) if self.place.is_some() => line[..end].to_owned(),
+            Some(_) | None => line,
+        }
+    }
+
     /// Returns `checkpoint START MORE` and where the entry is.
     pub(super) fn line(&self, start: &str, more: &str) -> String {
         let mut line = format!("checkpoint {start}");

@@ -57,7 +57,8 @@ pub(super) struct TargetArgs {
     #[arg(value_name = "SEQ", conflicts_with_all = ["tool", "since", "session", "call_id"])]
     seqs: Vec<Seqs>,
 
-    /// Instead of seqs: every entry in doubt of this tool; * is any text, ? any character
+    /// Instead of seqs: every entry of this tool to which this can be done; * is any text, ? any
+    /// character
     #[arg(long, value_name = "GLOB", help_heading = "Conditions")]
     tool: Option<String>,
 
@@ -93,12 +94,42 @@ pub(super) struct Targets {
     pub(super) is_bulk: bool,
 }
 
+impl Targets {
+    /// Returns the tools of the entries that are `meant`, each once.
+    pub(super) fn tools(&self, meant: impl Fn(&Entry) -> bool) -> Vec<&str> {
+        let mut tools: Vec<&str> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| meant(entry))
+            .map(|(_, entry)| entry.tool.as_str())
+            .collect();
+        tools.sort_unstable();
+        tools.dedup();
+        tools
+    }
+
+    /// Returns the error of a command that only showed what it would do.
+    pub(super) fn require_yes(&self, needs_yes: bool) -> Result<(), CliError> {
+        if needs_yes && !self.entries.is_empty() {
+            return Err(CliError::new(Kind::Failure, "nothing was done")
+                .because("these entries were not named one by one")
+                .hint("add --yes to do it"));
+        }
+        Ok(())
+    }
+}
+
 impl TargetArgs {
-    /// Finds the entries. Conditions find those in doubt only.
-    pub(super) fn find(&self, reader: &mut Reader, env: Env<'_>) -> Result<Targets, CliError> {
+    /// Finds the entries. Conditions find only those that meet `sort` as well.
+    pub(super) fn find(
+        &self,
+        reader: &mut Reader,
+        sort: Filter,
+        env: Env<'_>,
+    ) -> Result<Targets, CliError> {
         let workflow = settings::workflow_id(self.workflow_id.clone(), env)?;
         if self.seqs.is_empty() {
-            return self.find_by_conditions(reader, workflow);
+            return self.find_by_conditions(reader, sort, workflow);
         }
         let workflow = workflow.map(WorkflowId);
         let is_range = self.seqs.iter().any(|seqs| seqs.first != seqs.last);
@@ -141,6 +172,7 @@ impl TargetArgs {
     fn find_by_conditions(
         &self,
         reader: &mut Reader,
+        sort: Filter,
         workflow_id: Option<String>,
     ) -> Result<Targets, CliError> {
         let has_condition = self.tool.is_some()
@@ -153,14 +185,13 @@ impl TargetArgs {
         }
         let now = Time::now();
         let filter = Filter {
-            in_doubt: true,
             tool: self.tool.clone(),
             since: self.since,
             session: self.session.clone(),
             call_id: self.call_id.clone(),
             workflow_id,
             branch: self.branch.map(u64::from),
-            ..Filter::default()
+            ..sort
         };
         let mut entries = Vec::new();
         if let Some(selection) = ls::selection(&filter, now) {

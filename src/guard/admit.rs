@@ -6,8 +6,10 @@
 //! Must not: know JSON-RPC, or hand back a ticket for a call whose reservation is not part of the
 //! transaction.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::cursor::Walked;
 use super::{Note, Surroundings, Visit};
 use crate::journal::{
     Applied, Attempt, Branch, JournalError, Outcome, Payload, Stored, Transaction, Workflow,
@@ -17,11 +19,14 @@ use crate::rules::decide::{
     Decision, EntryFacts, Letter, Owner, PolicyFacts, RevisionFact, RoundFact, SignatureFact,
     decide,
 };
-use crate::rules::entry::{Entry, Status, outcome_digest};
-use crate::rules::ids::{BranchId, Fence, HeldKey, Seq, Window, WorkflowId};
+use crate::rules::entry::{Entry, GaveUp, Status, outcome_digest};
+use crate::rules::ids::{BranchId, Fence, HeldKey, Micros, Seq, Window, WorkflowId};
 use crate::rules::lifecycle::{self, Reservation};
-use crate::rules::policy::{InDoubtScope, OnDivergence, Policy};
+use crate::rules::policy::{
+    Delivery, InDoubtScope, OnDivergence, OnRevisionChange, Policy, covers_equal,
+};
 use crate::rules::signature::Signature;
+use crate::seeded::{self, Bug};
 
 /// JSON pointers that a divergence lists at most (contract, section 8).
 const DIFF_MAX: usize = 100;
@@ -39,8 +44,8 @@ pub struct Call {
     pub workflow: Option<WorkflowId>,
     /// `_meta.checkpoint_seq`.
     pub seq: Option<Seq>,
-    /// A key from the client.
-    pub key: Option<String>,
+    /// A key from the client, or one that the tool's policy made.
+    pub key: Option<CallKey>,
     /// The provider's tool-call id.
     pub call_id: Option<String>,
     /// What a further round carries.
@@ -52,9 +57,25 @@ pub struct Call {
     /// The W3C trace context that the call carried.
     pub traceparent: Option<String>,
     /// The tool's policy.
-    pub policy: Policy,
+    pub policy: Arc<Policy>,
+    /// The policy as it is recorded with the attempt, where it is not the default.
+    pub policy_record: Option<Arc<str>>,
     /// The call has been joined to this attempt before and asks again.
     pub joined: Option<Joined>,
+    /// The upstream has had this very request, and its fence was taken away since: it is answered
+    /// by what is stored, and never runs again.
+    pub was_forwarded: bool,
+    /// Its caller gave up before it was reserved.
+    pub gave_up: Option<GaveUp>,
+}
+
+/// A call's idempotency key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallKey {
+    /// Its text.
+    pub text: String,
+    /// The policy made it; it may hold values of the arguments.
+    pub is_derived: bool,
 }
 
 /// What a further round of a call carries (MCP 2026-07-28, `mrtr`).
@@ -112,6 +133,8 @@ pub enum Identified {
     Key,
     /// As a further round.
     Round,
+    /// By the cursor of `--resume`.
+    Cursor,
     /// By the guard, since its outcome reached nobody.
     Guard,
     /// It was not: the call is new.
@@ -135,11 +158,22 @@ pub struct Replay {
     pub letter: Letter,
 }
 
+/// Why a call is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// The table says so.
+    Table(Decision),
+    /// The workflow has made all the calls that it may make.
+    LimitReached,
+    /// A newer session has taken the workflow over.
+    StaleGeneration,
+}
+
 /// A refusal, as data.
 #[derive(Clone, Debug)]
 pub struct Refused {
-    /// What the table said, or `Quarantine`.
-    pub decision: Decision,
+    /// Why.
+    pub why: Why,
     /// The row.
     pub letter: Letter,
     /// The entry, if it could be read.
@@ -157,8 +191,15 @@ pub struct Refused {
 pub struct Admission {
     /// The workflow's name.
     pub workflow: WorkflowId,
-    /// The branch's number within it.
+    /// The number, within the workflow, of the branch that calls go to.
     pub branch: u32,
+    /// The workflow's random bits and the number of the entry's own branch: the stable part of a
+    /// key that is handed to the upstream.
+    pub place: ([u8; 16], u32),
+    /// When it was decided.
+    pub at: Micros,
+    /// What is to be noted when there is time.
+    pub notes: Vec<Note>,
     /// How the entry was found.
     pub identified: Identified,
     /// What happens.
@@ -209,13 +250,55 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                 self.tx.create_workflow(&name, uid, self.now)?
             }
         };
+        let mut workflow = workflow;
+        if self.options.supersedes && self.superseded.insert(workflow.number) {
+            let session = self.ensure_session()?;
+            // Nobody takes over from a session that started later.
+            if workflow.generation.is_none_or(|newer| newer < session) {
+                self.tx.set_generation(workflow.number, session)?;
+                workflow.generation = Some(session);
+            }
+        }
         let (identified, verdict) = self.decide_call(call, &workflow)?;
+        self.move_cursor(workflow.number, &verdict);
+        let branch = match &verdict {
+            AdmissionVerdict::Run(ticket, _) => self.tx.branch(ticket.branch)?,
+            AdmissionVerdict::Replay(_)
+            | AdmissionVerdict::Join { .. }
+            | AdmissionVerdict::Refuse(_) => None,
+        };
+        let number = branch.map_or(workflow.active.number, |branch| branch.number);
+        // A key may have led to another workflow's entry: what its upstream was told stays the same.
+        let uid = match branch {
+            Some(branch) if branch.workflow != workflow.number => self
+                .tx
+                .workflow_uid(branch.workflow)?
+                .unwrap_or(workflow.uid),
+            Some(_) | None => workflow.uid,
+        };
         Ok(Admission {
             workflow: name,
-            branch: workflow.active.number,
+            branch: number,
+            place: (uid, number),
+            at: self.now,
+            notes: std::mem::take(&mut self.notes),
             identified,
             verdict,
         })
+    }
+
+    /// An entry is passed once its call was admitted; a refused call may come again.
+    fn move_cursor(&mut self, workflow: u64, verdict: &AdmissionVerdict) {
+        if !self.options.resumes {
+            return;
+        }
+        let seq = match verdict {
+            AdmissionVerdict::Run(ticket, _) | AdmissionVerdict::Join { ticket, .. } => ticket.seq,
+            AdmissionVerdict::Replay(replay) => replay.entry.seq,
+            AdmissionVerdict::Refuse(_) => return,
+        };
+        // What is found or made otherwise is behind the cursor, too.
+        self.cursors.entry(workflow).or_default().take(seq);
     }
 
     fn decide_call(
@@ -277,41 +360,69 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         call: &Call,
         workflow: &Workflow,
     ) -> Result<(Identified, Found), JournalError> {
-        let key = self.held_key(call, workflow);
+        let mut keys = self.held_keys(call, workflow);
+        keys.retain(|_| !seeded::has(Bug::KeyIgnored));
         if let Some(seq) = call.seq {
             let found = self.at_seq(workflow.active, seq)?;
             // Where no entry is there, the key's entry decides.
-            if let (Found::None(_), Some(key)) = (&found, &key)
-                && let Some(stored) = self.tx.by_key(key)?
+            if matches!(found, Found::None(_))
+                && let holder @ (Found::Entry(_) | Found::Damaged(_)) = self.holder(&keys)?
             {
-                return Ok((Identified::Key, Found::Entry(Box::new(stored))));
+                return Ok((Identified::Key, holder));
             }
             return Ok((Identified::Seq, found));
         }
-        if let Some(key) = &key {
-            return Ok((
-                Identified::Key,
-                match self.tx.by_key(key) {
-                    Ok(Some(stored)) => Found::Entry(Box::new(stored)),
-                    Ok(None) => Found::None(None),
-                    Err(JournalError::Unreadable(_)) => Found::Damaged(Seq(0)),
-                    Err(error) => return Err(error),
-                },
-            ));
+        if !keys.is_empty() {
+            return Ok((Identified::Key, self.holder(&keys)?));
         }
         if let Some(round) = &call.round
             && let Some(stored) = self.open_question(call, workflow, round)?
         {
             return Ok((Identified::Round, Found::Entry(Box::new(stored))));
         }
+        if self.options.resumes {
+            match self.walk(call, workflow)? {
+                Walked::Entry(stored) => return Ok((Identified::Cursor, Found::Entry(stored))),
+                Walked::Damaged(seq) => return Ok((Identified::Cursor, Found::Damaged(seq))),
+                Walked::End { is_first } => {
+                    if is_first {
+                        self.notes.push(Note {
+                            kind: "resume_ended",
+                            entry: None,
+                            letter: None,
+                            detail: None,
+                            merges: true,
+                        });
+                    }
+                }
+            }
+        }
         Ok((Identified::New, Found::None(None)))
     }
 
-    /// Looks a seq up along the branch and those it came from. An entry that should be there and
-    /// is not is damage, not "new".
-    fn at_seq(&mut self, active: Branch, seq: Seq) -> Result<Found, JournalError> {
+    /// Returns the entry that holds the key, under whichever of its spellings.
+    fn holder(&mut self, keys: &[HeldKey]) -> Result<Found, JournalError> {
+        for key in keys {
+            match self.tx.by_key(key) {
+                Ok(Some(stored)) => return Ok(Found::Entry(Box::new(stored))),
+                Ok(None) => {}
+                Err(JournalError::Unreadable(_)) => return Ok(Found::Damaged(Seq(0))),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Found::None(None))
+    }
+
+    /// Returns whether an entry holds the call's key.
+    fn is_held(&mut self, call: &Call, workflow: &Workflow) -> Result<bool, JournalError> {
+        let keys = self.held_keys(call, workflow);
+        Ok(!matches!(self.holder(&keys)?, Found::None(_)))
+    }
+
+    /// Returns the branch that holds a place: a branch holds what is from its fork on, before that
+    /// its parent does.
+    fn branch_of(&mut self, active: Branch, seq: Seq) -> Result<Branch, JournalError> {
         let mut branch = active;
-        // A branch holds what is from its fork on; before that its parent does.
         while let Some((parent, forked_at)) = branch.parent
             && seq < forked_at
         {
@@ -320,9 +431,20 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                 .branch(parent)?
                 .ok_or_else(|| JournalError::Damaged("a branch without its parent".into()))?;
         }
+        Ok(branch)
+    }
+
+    /// Looks a seq up along the branch and those it came from. An entry that should be there and
+    /// is not is damage, not "new".
+    fn at_seq(&mut self, active: Branch, seq: Seq) -> Result<Found, JournalError> {
+        let branch = self.branch_of(active, seq)?;
         match self.tx.entry(branch.id, seq) {
             Ok(Some(stored)) => Ok(Found::Entry(Box::new(stored))),
-            Ok(None) if seq.0 > branch.highest || self.tx.is_gap(branch.id, seq)? => {
+            Ok(None)
+                if seq.0 > branch.highest
+                    || self.tx.is_gap(branch.id, seq)?
+                    || seeded::has(Bug::MissingIsNew) =>
+            {
                 Ok(Found::None(Some(seq)))
             }
             Ok(None) | Err(JournalError::Unreadable(_)) => Ok(Found::Damaged(seq)),
@@ -330,12 +452,40 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         }
     }
 
-    fn held_key(&self, call: &Call, workflow: &Workflow) -> Option<HeldKey> {
-        call.key.as_ref().map(|key| HeldKey {
-            key: key.clone(),
-            window: Window::Run,
-            window_id: workflow.id.0.clone(),
-        })
+    /// Returns the call's key in each spelling that may be stored: the one for new entries first.
+    /// A key that was made from arguments is kept keyed where arguments are kept off the disk.
+    fn held_keys(&self, call: &Call, workflow: &Workflow) -> Vec<HeldKey> {
+        let Some(key) = &call.key else {
+            return Vec::new();
+        };
+        let window = call.policy.client_key_window();
+        let window_id = match window {
+            Window::Run => self
+                .options
+                .run_id
+                .clone()
+                .unwrap_or_else(|| workflow.id.0.clone()),
+            Window::Thread => self.options.thread_id.clone().unwrap_or_default(),
+            Window::Journal => String::new(),
+        };
+        let mut texts = vec![key.text.clone()];
+        if key.is_derived
+            && let Some(secret) = &self.options.key
+        {
+            let tag = Signature(secret.tag(key.text.as_bytes()));
+            texts.push(format!("keyed:{tag}"));
+            if self.options.redacts {
+                texts.reverse();
+            }
+        }
+        texts
+            .into_iter()
+            .map(|key| HeldKey {
+                key,
+                window,
+                window_id: window_id.clone(),
+            })
+            .collect()
     }
 
     /// Finds the question that a further round without seq or key answers: by `requestState` in
@@ -434,29 +584,39 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         let waits = entry.gave_up.is_none() && self.is_attended(entry.session);
         match entry.status {
             Status::Pending if entry.unanswered.is_some() || !is_live => {
-                if call.policy.in_doubt_scope == InDoubtScope::Call {
+                if call.policy.in_doubt_scope == InDoubtScope::Call
+                    || seeded::has(Bug::GuardSkipsDoubt)
+                {
                     return Ok(None);
                 }
                 self.by_table(call, workflow, Identified::Guard, stored)
                     .map(Some)
             }
-            Status::Pending if waits => Ok(None),
+            Status::Pending if waits || seeded::has(Bug::GuardSkipsRunning) => Ok(None),
             Status::Pending => self
                 .by_table(call, workflow, Identified::Guard, stored)
                 .map(Some),
+            // Who brings answers has had a question; which one, only a state can tell.
+            Status::InputRequired if call.round.is_some() => Ok(None),
             Status::Completed | Status::Failed | Status::Accepted | Status::InputRequired => {
                 let age = entry.completed_at.map_or(0, |at| self.now.since(at));
                 let within = u128::from(age) < call.policy.redeliver_within.as_micros();
                 let taken = self.redelivering.contains_key(&entry.fence)
                     || self.new_redelivering.contains(&entry.fence);
                 // A caller that still waits will have it; nobody else may take it away.
-                if waits || !within || taken || call.policy.redeliver_within.is_zero() {
+                let taken = taken && !seeded::has(Bug::RedeliveryTwice);
+                if waits
+                    || !within
+                    || taken
+                    || call.policy.redeliver_within.is_zero()
+                    || seeded::has(Bug::GuardSkipsUndelivered)
+                {
                     return Ok(None);
                 }
                 // The bytes that this caller should have are gone; what they told was done.
                 if entry.is_tombstone {
                     return Ok(Some(AdmissionVerdict::Refuse(Box::new(Refused {
-                        decision: Decision::Expired,
+                        why: Why::Table(Decision::Expired),
                         letter: Letter('Z'),
                         entry: Some(entry.clone()),
                         seq: Some(entry.seq),
@@ -481,8 +641,15 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         stored: &Stored,
     ) -> Result<EntryFacts, JournalError> {
         let entry = &stored.entry;
-        let is_damaged = stored.checksum != entry.checksum(&self.uid);
-        let gone = entry.unanswered.is_some() || !self.is_live(entry.session);
+        let is_damaged =
+            stored.checksum != entry.checksum(&self.uid) && !seeded::has(Bug::ChecksumIgnored);
+        let unanswered = entry.unanswered.is_some() && !seeded::has(Bug::UnansweredIgnored);
+        let mut gone = unanswered || !self.is_live(entry.session);
+        // Only at-least-once lets time speak: a stalled owner may be taken over.
+        if !gone && entry.status == Status::Pending && call.policy.delivery == Delivery::AtLeastOnce
+        {
+            gone = self.session != Some(entry.session) && self.is_overdue(entry.fence)?;
+        }
         let round = match (entry.status, &call.round) {
             (Status::InputRequired, Some(round)) if !is_damaged => {
                 let asked = self
@@ -505,14 +672,27 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             }
             _ => RoundFact::First,
         };
-        // What a policy's key covers narrows the comparison; without one the signature decides.
-        let same = match identified {
-            Identified::Seq
-            | Identified::Key
-            | Identified::Round
-            | Identified::Guard
-            | Identified::New => self.is_same(entry, call.signature),
+        let attempt = if is_damaged {
+            None
+        } else {
+            self.tx.attempt(entry.fence)?
         };
+        let same = self.is_same(entry, call.signature)
+            || (identified == Identified::Key && is_covered(call, entry, attempt.as_ref()));
+        let revisions = attempt
+            .as_ref()
+            .and_then(|attempt| attempt.tool_revision.as_ref())
+            .zip(call.tool_revision.as_ref());
+        let is_other_revision = revisions.is_some_and(|(before, now)| before != now);
+        if is_other_revision && call.policy.on_revision_change == OnRevisionChange::Note {
+            self.notes.push(Note {
+                kind: "revision_changed",
+                entry: Some((entry.branch, entry.seq, Some(entry.fence))),
+                letter: None,
+                detail: None,
+                merges: true,
+            });
+        }
         Ok(EntryFacts {
             status: entry.status,
             is_damaged,
@@ -525,7 +705,13 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                 SignatureFact::Other
             },
             round,
-            revision: RevisionFact::Accepted,
+            revision: if is_other_revision
+                && call.policy.on_revision_change == OnRevisionChange::Diverge
+            {
+                RevisionFact::Refused
+            } else {
+                RevisionFact::Accepted
+            },
             attempts_left: entry.attempt < call.policy.attempts_max,
         })
     }
@@ -544,10 +730,27 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             on_failure: call.policy.on_failure,
             on_tool_error: call.policy.on_tool_error,
             on_in_flight: call.policy.on_in_flight,
-            on_divergence: OnDivergence::Strict,
+            // A key conflict is refused, never forked: keys hold across branches.
+            on_divergence: if identified == Identified::Key {
+                OnDivergence::Strict
+            } else {
+                self.options.on_divergence
+            },
         };
         let (decision, letter) = decide(Some(facts), policy);
         match decision {
+            Decision::Proceed | Decision::Retry | Decision::NextRound | Decision::Fork
+                if call.was_forwarded =>
+            {
+                Ok(AdmissionVerdict::Refuse(Box::new(Refused {
+                    why: Why::Table(decision),
+                    letter,
+                    entry: Some(entry.clone()),
+                    seq: Some(entry.seq),
+                    diff: Vec::new(),
+                    reason: Some("fenced".into()),
+                })))
+            }
             Decision::Proceed | Decision::Retry | Decision::NextRound => {
                 self.reserve_on(call, workflow, entry, decision, letter)
             }
@@ -559,6 +762,10 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                     .then(|| call.policy.timeout.unwrap_or(self.options.join_max)),
                 letter,
             }),
+            // A key that is held already would be held twice: that conflict is never forked.
+            Decision::Fork if !self.is_held(call, workflow)? => {
+                self.fork(call, workflow, entry, letter)
+            }
             Decision::Diverge | Decision::Fork | Decision::InFlight => {
                 let diff = if facts.signature == SignatureFact::Other {
                     self.diff(entry, call)?
@@ -566,7 +773,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                     Vec::new()
                 };
                 Ok(AdmissionVerdict::Refuse(Box::new(Refused {
-                    decision,
+                    why: Why::Table(decision),
                     letter,
                     entry: Some(entry.clone()),
                     seq: Some(entry.seq),
@@ -579,7 +786,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             | Decision::Deny
             | Decision::Quarantine
             | Decision::Expired => Ok(AdmissionVerdict::Refuse(Box::new(Refused {
-                decision,
+                why: Why::Table(decision),
                 letter,
                 entry: Some(entry.clone()),
                 seq: Some(entry.seq),
@@ -587,6 +794,62 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                 reason: entry.unanswered.map(|reason| reason.name().to_owned()),
             }))),
         }
+    }
+
+    /// Opens a branch at the entry's place and reserves the call there. Nothing of the parent
+    /// changes.
+    fn fork(
+        &mut self,
+        call: &Call,
+        workflow: &Workflow,
+        entry: &Entry,
+        letter: Letter,
+    ) -> Result<AdmissionVerdict, JournalError> {
+        if let Some(refused) = self.may_not_start(workflow, true)? {
+            return Ok(refused);
+        }
+        let parent = (workflow.active.id, entry.seq);
+        let branch = self.tx.create_branch(workflow.number, parent, self.now)?;
+        let reservation = self.reservation(call, workflow, branch.id, entry.seq)?;
+        let note = Note {
+            kind: "forked",
+            entry: Some((branch.id, entry.seq, Some(reservation.fence))),
+            letter: Some(letter.0),
+            detail: Some(format!(
+                "{{\"branch\":{},\"parent\":{}}}",
+                branch.number, workflow.active.number
+            )),
+            merges: false,
+        };
+        let transition = lifecycle::reserve_new(reservation);
+        self.finish(call, transition, None, letter, Some(note))
+    }
+
+    /// Returns the refusal of a call that may not start, whatever its entry.
+    fn may_not_start(
+        &mut self,
+        workflow: &Workflow,
+        is_new: bool,
+    ) -> Result<Option<AdmissionVerdict>, JournalError> {
+        let session = self.ensure_session()?;
+        let is_superseded = workflow.generation.is_some_and(|newer| newer > session);
+        let why = if is_superseded {
+            Why::StaleGeneration
+        } else if let Some(max) = self.options.calls_max.filter(|_| is_new)
+            && self.tx.count_entries(workflow.number)? >= max
+        {
+            Why::LimitReached
+        } else {
+            return Ok(None);
+        };
+        Ok(Some(AdmissionVerdict::Refuse(Box::new(Refused {
+            why,
+            letter: Letter('A'),
+            entry: None,
+            seq: None,
+            diff: Vec::new(),
+            reason: None,
+        }))))
     }
 
     fn diff(&mut self, entry: &Entry, call: &Call) -> Result<Vec<String>, JournalError> {
@@ -612,7 +875,12 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         identified: Identified,
         letter: Letter,
     ) -> Result<AdmissionVerdict, JournalError> {
-        let outcome = match self.tx.outcome(entry.fence) {
+        let fence = if seeded::has(Bug::WrongEntryReplayed) {
+            Fence(entry.fence.0.saturating_sub(1).max(1))
+        } else {
+            entry.fence
+        };
+        let outcome = match self.tx.outcome(fence) {
             Ok(outcome) => outcome,
             Err(JournalError::Unreadable(_)) => None,
             Err(error) => return Err(error),
@@ -640,7 +908,8 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                         .as_ref()
                         .is_some_and(|body| outcome_digest(body) == outcome.digest)
                 });
-        if !holds {
+        let trusts = seeded::has(Bug::DigestIgnored) || seeded::has(Bug::WrongEntryReplayed);
+        if !holds && !trusts {
             return Ok(quarantine(Some(entry.clone()), Some(entry.seq)));
         }
         let protocol_version = self
@@ -672,11 +941,20 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             tool: call.tool.clone(),
             scheme,
             signature,
-            fence: self.tx.next_fence()?,
+            fence: self.next_fence()?,
             session,
             at: self.now,
-            key: self.held_key(call, workflow),
+            key: self.held_keys(call, workflow).into_iter().next(),
             call_id: call.call_id.clone(),
+        })
+    }
+
+    fn next_fence(&mut self) -> Result<Fence, JournalError> {
+        let next = self.tx.next_fence()?;
+        Ok(if seeded::has(Bug::FenceReused) {
+            Fence((next.0 - 1).max(1))
+        } else {
+            next
         })
     }
 
@@ -705,7 +983,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             is_redacted: redacts,
             protocol_version: call.protocol_version.clone(),
             tool_revision: call.tool_revision.clone(),
-            policy: None,
+            policy: call.policy_record.as_deref().map(str::to_owned),
             traceparent: call.traceparent.clone(),
         }
     }
@@ -720,7 +998,12 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             .tx
             .branch(workflow.active.id)?
             .ok_or_else(|| JournalError::Damaged("a workflow without its branch".into()))?;
+        if let Some(refused) = self.may_not_start(workflow, true)? {
+            return Ok(refused);
+        }
         let seq = place.unwrap_or(Seq(branch.highest + 1));
+        // A gap before the fork is a gap of the shared past.
+        let branch = self.branch_of(branch, seq)?;
         let reservation = self.reservation(call, workflow, branch.id, seq)?;
         let transition = lifecycle::reserve_new(reservation);
         self.finish(call, transition, None, Letter('A'), None)
@@ -734,7 +1017,14 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         decision: Decision,
         letter: Letter,
     ) -> Result<AdmissionVerdict, JournalError> {
-        let reservation = self.reservation(call, workflow, entry.branch, entry.seq)?;
+        if let Some(refused) = self.may_not_start(workflow, false)? {
+            return Ok(refused);
+        }
+        let mut reservation = self.reservation(call, workflow, entry.branch, entry.seq)?;
+        // The seq says which entry is meant; a key that another one holds stays that one's.
+        if entry.key.is_none() && self.is_held(call, workflow)? {
+            reservation.key = None;
+        }
         let transition = match decision {
             Decision::NextRound => lifecycle::reserve_round(entry, reservation),
             _ => lifecycle::reserve_again(entry, reservation),
@@ -755,17 +1045,21 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
     fn finish(
         &mut self,
         call: &Call,
-        transition: lifecycle::Transition,
+        mut transition: lifecycle::Transition,
         previous: Option<Fence>,
         letter: Letter,
         note: Option<Note>,
     ) -> Result<AdmissionVerdict, JournalError> {
+        transition.entry.gave_up = call.gave_up;
         let ticket = Ticket::of(&transition.entry);
         let attempt = self.attempt(call, &transition.entry, previous);
         let event = note.as_ref().map(|note| self.event(note));
         let entry = transition.entry.clone();
         match self.write(transition, Some(attempt), None, event)? {
             Applied::Done => {
+                if call.policy.delivery == Delivery::AtLeastOnce {
+                    self.lease(ticket.fence, call.policy.lease_ttl)?;
+                }
                 self.highest = self.highest.max(Some(ticket.fence));
                 Ok(AdmissionVerdict::Run(ticket, letter))
             }
@@ -775,9 +1069,24 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
     }
 }
 
+/// Whether the call has the key's arguments, as far as the policy's `key_covers` goes. Arguments
+/// that are not on the disk can't be compared, so then the whole signature counts.
+fn is_covered(call: &Call, entry: &Entry, attempt: Option<&Attempt>) -> bool {
+    let Some(attempt) = attempt.filter(|attempt| !attempt.is_redacted) else {
+        return false;
+    };
+    call.policy.key_covers.is_some()
+        && entry.tool == call.tool
+        && covers_equal(
+            &call.policy,
+            attempt.arguments.as_deref(),
+            call.arguments.as_deref(),
+        )
+}
+
 fn quarantine(entry: Option<Entry>, seq: Option<Seq>) -> AdmissionVerdict {
     AdmissionVerdict::Refuse(Box::new(Refused {
-        decision: Decision::Quarantine,
+        why: Why::Table(Decision::Quarantine),
         letter: Letter('Q'),
         entry,
         seq,

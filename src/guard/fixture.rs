@@ -1,7 +1,6 @@
 //! What the tests of this room share: a journal in a file, with calls made through the guard.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use rusqlite::Connection;
 
@@ -47,6 +46,10 @@ impl Surroundings for Alone {
     fn random(&mut self) -> [u8; 16] {
         [5; 16]
     }
+
+    fn uptime(&mut self) -> (String, u64) {
+        ("boot".into(), 0)
+    }
 }
 
 pub(crate) type TestGuard = Guard<SqliteJournal, Alone>;
@@ -79,10 +82,7 @@ impl World {
     /// Stands a new session's guard before the journal.
     pub(crate) fn guard(&self) -> TestGuard {
         let options = Options {
-            workflow: None,
-            redacts: false,
-            key: None,
-            join_max: Duration::from_secs(30),
+            ..Options::default()
         };
         let row = Session {
             host: "h".into(),
@@ -110,8 +110,11 @@ pub(crate) fn call(seq: Option<u64>, arguments: &str) -> Call {
         protocol_version: None,
         tool_revision: None,
         traceparent: None,
-        policy: Policy::default(),
+        policy: Policy::default().into(),
+        policy_record: None,
         joined: None,
+        was_forwarded: false,
+        gave_up: None,
     }
 }
 
@@ -133,6 +136,7 @@ pub(crate) fn admit(guard: &mut TestGuard, call: Call, at: i64) -> AdmissionVerd
 
 pub(crate) fn settle(guard: &mut TestGuard, ticket: Ticket, answer: Answer, at: i64) {
     let settlement = Settlement::Answered {
+        first_wins: false,
         ticket,
         signature: Signature([0; 32]),
         answer,

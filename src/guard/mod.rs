@@ -12,6 +12,8 @@
 //! answers by trying again.
 
 mod admit;
+pub mod closing;
+mod cursor;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod settle;
@@ -20,19 +22,22 @@ pub mod verdict;
 pub mod verify;
 
 pub use admit::{
-    Admission, AdmissionVerdict, Call, Identified, Joined, Refused, Replay, Round, Ticket,
+    Admission, AdmissionVerdict, Call, CallKey, Identified, Joined, Refused, Replay, Round, Ticket,
+    Why,
 };
 pub use settle::{Answer, Settlement};
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::journal::{
-    Attempt, Durability, Event, Journal, JournalError, Session, Transaction, Write,
+    Attempt, Durability, Event, Journal, JournalError, Lease, Session, Transaction, Write,
 };
-use crate::rules::entry::{Entry, GaveUp, Unanswered};
+use crate::rules::entry::{Entry, GaveUp, Status, Unanswered};
 use crate::rules::ids::{BranchId, Fence, Micros, Seq, SessionId, WorkflowId};
 use crate::rules::lifecycle::Transition;
+use crate::rules::policy::OnDivergence;
 use crate::rules::signature::{Scheme, Signature, SignatureKey, keyed};
+use crate::seeded::{self, Bug};
 
 /// What the guard needs of the world around the journal.
 pub trait Surroundings {
@@ -67,6 +72,10 @@ pub trait Surroundings {
 
     /// Returns 128 random bits.
     fn random(&mut self) -> [u8; 16];
+
+    /// Returns the machine's boot and the milliseconds since then: the clock of leases, which no
+    /// step of the wall clock moves.
+    fn uptime(&mut self) -> (String, u64);
 }
 
 /// What holds for all calls of this run.
@@ -80,6 +89,36 @@ pub struct Options {
     pub key: Option<SignatureKey>,
     /// For how long a caller waits for a call whose own caller gave up, where no timeout is set.
     pub join_max: std::time::Duration,
+    /// `--run-id`; `None`: the workflow.
+    pub run_id: Option<String>,
+    /// `--thread-id`.
+    pub thread_id: Option<String>,
+    /// `--max-calls`.
+    pub calls_max: Option<u64>,
+    /// `--supersede`.
+    pub supersedes: bool,
+    /// `--resume`.
+    pub resumes: bool,
+    /// `--on-divergence`.
+    pub on_divergence: OnDivergence,
+}
+
+impl Default for Options {
+    /// Returns the options of a run without any flag.
+    fn default() -> Self {
+        Self {
+            workflow: None,
+            redacts: false,
+            key: None,
+            join_max: std::time::Duration::from_secs(30),
+            run_id: None,
+            thread_id: None,
+            calls_max: None,
+            supersedes: false,
+            resumes: false,
+            on_divergence: OnDivergence::Strict,
+        }
+    }
 }
 
 /// One thing to be done in the next transaction.
@@ -93,6 +132,10 @@ pub enum Op {
     Deliver(Ticket),
     /// The caller of a running call no longer waits.
     GiveUp(Ticket, GaveUp),
+    /// The owner of an at-least-once call is still at work: renews its lease by that much.
+    Renew(Ticket, std::time::Duration),
+    /// Asks whether the attempt is still this session's, before its first byte goes out.
+    Confirm(Ticket),
     /// Something happened that the entry alone does not tell.
     Note(Note),
     /// A task's end was seen: its id, when it was created, and the final answer.
@@ -148,6 +191,10 @@ pub struct Guard<J, S> {
     questions: Vec<(Signature, String, BranchId, Seq, Fence)>,
     /// Outcomes on their way to a second caller, so that they answer one only.
     redelivering: HashMap<Fence, ()>,
+    /// How far `--resume` has walked each workflow.
+    cursors: HashMap<u64, cursor::Cursor>,
+    /// Workflows that this run has taken over.
+    superseded: HashSet<u64>,
 }
 
 impl<J: Journal, S: Surroundings> Guard<J, S> {
@@ -161,6 +208,8 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
             session_row,
             questions: Vec::new(),
             redelivering: HashMap::new(),
+            cursors: HashMap::new(),
+            superseded: HashSet::new(),
         }
     }
 
@@ -183,13 +232,14 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
     /// Returns whether the next [`Guard::run`] of these needs a sync.
     fn durability(&self, ops: &[Op]) -> Durability {
         let lazy = ops.iter().all(|op| match op {
-            Op::Deliver(_) => true,
+            // A lease that a power cut takes back is over with the boot anyway.
+            Op::Deliver(_) | Op::Renew(..) | Op::Confirm(_) => true,
             Op::Note(note) => note.merges,
             Op::Admit(_) | Op::Settle(_) | Op::GiveUp(..) | Op::TaskEnd { .. } | Op::EndSession => {
                 false
             }
         });
-        if lazy {
+        if lazy || seeded::has(Bug::NoSync) {
             Durability::Process
         } else {
             Durability::Power
@@ -230,6 +280,9 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
             new_redelivering: Vec::new(),
             delivered: Vec::new(),
             live: HashMap::new(),
+            cursors: self.cursors.clone(),
+            superseded: self.superseded.clone(),
+            notes: Vec::new(),
         };
         let mut done = Vec::with_capacity(ops.len());
         for op in ops {
@@ -242,11 +295,15 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
             new_questions,
             new_redelivering,
             delivered,
+            cursors,
+            superseded,
             ..
         } = visit;
         tx.commit()?;
         // Only now has anything happened.
         self.session = session;
+        self.cursors = cursors;
+        self.superseded = superseded;
         self.questions.extend(new_questions);
         for fence in new_redelivering {
             self.redelivering.insert(fence, ());
@@ -258,6 +315,42 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
             self.surroundings.raise_mark(fence);
         }
         Ok(done)
+    }
+}
+
+impl<J: Journal, S: Surroundings> Guard<J, S> {
+    /// Returns what would happen to a call now, by the very steps of [`Guard::run`]. Nothing is
+    /// written: the transaction is dropped.
+    ///
+    /// # Errors
+    ///
+    /// As the journal's.
+    pub fn foresee(&mut self, call: &Call, now: Micros) -> Result<Admission, JournalError> {
+        let uid = self.journal.identity().uid;
+        let own_workflow = self.journal.identity().own_workflow.clone();
+        let tx = self.journal.begin(Durability::Power)?;
+        let mut visit = Visit {
+            tx,
+            surroundings: &mut self.surroundings,
+            options: &self.options,
+            session_row: &self.session_row,
+            questions: &self.questions,
+            redelivering: &self.redelivering,
+            uid,
+            own_workflow,
+            now,
+            session: self.session,
+            wrote_session: false,
+            highest: None,
+            new_questions: Vec::new(),
+            new_redelivering: Vec::new(),
+            delivered: Vec::new(),
+            live: HashMap::new(),
+            cursors: self.cursors.clone(),
+            superseded: self.superseded.clone(),
+            notes: Vec::new(),
+        };
+        visit.admit(call)
     }
 }
 
@@ -280,6 +373,10 @@ struct Visit<'a, T, S> {
     delivered: Vec<Fence>,
     /// Each session is asked for once a transaction.
     live: HashMap<SessionId, bool>,
+    cursors: HashMap<u64, cursor::Cursor>,
+    superseded: HashSet<u64>,
+    /// What the admission at hand gives its session to note when there is time.
+    notes: Vec<Note>,
 }
 
 impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
@@ -298,6 +395,18 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                 Ok(Done::Noted)
             }
             Op::GiveUp(ticket, reason) => self.give_up(*ticket, *reason),
+            Op::Renew(ticket, ttl) => {
+                if !self.still_owns(*ticket)? {
+                    return Ok(Done::Stale);
+                }
+                self.lease(ticket.fence, *ttl)?;
+                Ok(Done::Noted)
+            }
+            Op::Confirm(ticket) => Ok(if self.still_owns(*ticket)? {
+                Done::Noted
+            } else {
+                Done::Stale
+            }),
             Op::Note(note) => {
                 self.note(note)?;
                 Ok(Done::Noted)
@@ -353,7 +462,12 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             return *live;
         }
         // A lock that can't be asked for is taken as held: that refuses, and never runs twice.
-        let live = self.surroundings.is_live(session).unwrap_or(true);
+        let mut live = self.surroundings.is_live(session).unwrap_or(true);
+        if seeded::has(Bug::OrphanIgnored) {
+            live = self.surroundings.is_attended(session).unwrap_or(true);
+        }
+        live |= seeded::has(Bug::GoneOwnerIsLive);
+        live &= !seeded::has(Bug::LiveOwnerIsGone);
         self.live.insert(session, live);
         live
     }
@@ -364,6 +478,40 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             return true;
         }
         self.is_live(session) && self.surroundings.is_attended(session).unwrap_or(true)
+    }
+
+    /// Returns whether the row is as it was written.
+    fn holds(&self, stored: &crate::journal::Stored) -> bool {
+        stored.checksum == stored.entry.checksum(&self.uid) || seeded::has(Bug::ChecksumIgnored)
+    }
+
+    fn still_owns(&mut self, ticket: Ticket) -> Result<bool, JournalError> {
+        let stored = self.tx.entry(ticket.branch, ticket.seq)?;
+        Ok(stored.is_some_and(|stored| {
+            stored.entry.fence == ticket.fence && stored.entry.status == Status::Pending
+        }))
+    }
+
+    fn lease(&mut self, fence: Fence, ttl: std::time::Duration) -> Result<(), JournalError> {
+        let (boot_id, now_ms) = self.surroundings.uptime();
+        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+        self.tx.put_lease(
+            fence,
+            &Lease {
+                boot_id,
+                until_ms: now_ms.saturating_add(ttl_ms),
+            },
+        )
+    }
+
+    /// Whether an owner has been silent for longer than its lease. Without a lease nothing is
+    /// known of that, so it has not.
+    fn is_overdue(&mut self, fence: Fence) -> Result<bool, JournalError> {
+        let Some(lease) = self.tx.lease(fence)? else {
+            return Ok(false);
+        };
+        let (boot_id, now_ms) = self.surroundings.uptime();
+        Ok(lease.boot_id != boot_id || lease.until_ms <= now_ms)
     }
 
     /// Returns the signature under the scheme that new entries get.
@@ -445,7 +593,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         let Some(stored) = self.tx.entry(ticket.branch, ticket.seq)? else {
             return Ok(Done::Stale);
         };
-        if stored.entry.fence != ticket.fence {
+        if stored.entry.fence != ticket.fence || !self.holds(&stored) {
             return Ok(Done::Stale);
         }
         match crate::rules::lifecycle::give_up(&stored.entry, reason) {

@@ -11,6 +11,7 @@ use crate::journal::{
 use crate::rules::entry::{Provenance, Status, Unanswered, outcome_digest};
 use crate::rules::lifecycle::{self, Asked};
 use crate::rules::signature::Signature;
+use crate::seeded::{self, Bug};
 
 /// An answer, as far as it was read.
 #[derive(Clone, Debug)]
@@ -38,6 +39,8 @@ pub enum Settlement {
         ticket: Ticket,
         /// The plain signature, by which a further round may find it.
         signature: Signature,
+        /// Whoever finishes first settles the entry, also from an attempt that was taken over.
+        first_wins: bool,
         /// How.
         answer: Answer,
     },
@@ -87,8 +90,21 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             Err(JournalError::Unreadable(_)) => None,
             Err(error) => return Err(error),
         };
+        let first_wins = matches!(
+            settlement,
+            Settlement::Answered {
+                first_wins: true,
+                ..
+            }
+        );
         let owned = found.filter(|stored| {
-            stored.entry.fence == ticket.fence && stored.entry.status == Status::Pending
+            let is_ours = stored.entry.fence == ticket.fence
+                || first_wins
+                || seeded::has(Bug::FenceNotCompared);
+            is_ours
+                && stored.entry.status == Status::Pending
+                // A change would give what a bad disk made of the row a checksum that holds.
+                && self.holds(stored)
         });
         let Some(stored) = owned else {
             self.stale(settlement)?;
@@ -101,6 +117,10 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             Settlement::Void { detail, .. } => {
                 let asked = self.asked_before(&stored)?;
                 let event = self.event(&about(ticket, "voided", detail.clone()));
+                // This attempt did not run; the one before it, which was lost, may have.
+                if asked.is_none() && self.follows_a_lost_one(&stored)? {
+                    return self.lose(&stored.entry, Unanswered::Fenced, Some(event));
+                }
                 match lifecycle::void(&stored.entry, self.now, asked) {
                     Ok(transition) => {
                         self.write(transition, None, None, Some(event))?;
@@ -179,6 +199,19 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             ));
         }
         Ok(Done::Settled(self.now))
+    }
+
+    /// Returns whether the current attempt was made because the one before it was lost.
+    fn follows_a_lost_one(&mut self, stored: &Stored) -> Result<bool, JournalError> {
+        let entry = &stored.entry;
+        if entry.attempt == 1 {
+            return Ok(false);
+        }
+        let events = self.tx.events(entry.branch, entry.seq)?;
+        Ok(events.iter().any(|row| {
+            let event = &row.event;
+            event.kind == "retried" && event.fence == Some(entry.fence) && event.letter == Some('L')
+        }))
     }
 
     /// Returns the question that this round answered, if it is a further one.

@@ -16,7 +16,7 @@ use crate::journal::{
 };
 use crate::json;
 use crate::rules::entry::{Entry, Provenance, Status, outcome_digest};
-use crate::rules::ids::{BranchId, Fence, Micros, Seq, SessionId};
+use crate::rules::ids::{BranchId, Fence, Micros, Seq, SessionId, WorkflowId};
 use crate::rules::lifecycle::{self, Asked, Settlement, Transition};
 
 /// What is known about whoever may still act on an entry.
@@ -249,6 +249,101 @@ pub fn rule<J: Journal>(
     }
 }
 
+/// What a fork starts from, and what it is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fork {
+    /// The workflow whose entries are shared.
+    pub from: WorkflowId,
+    /// Its branch; `None`: the active one.
+    pub branch: Option<BranchId>,
+    /// The first seq that is not shared.
+    pub at: Seq,
+    /// The new workflow's name.
+    pub new: WorkflowId,
+    /// 128 random bits for it.
+    pub uid: [u8; 16],
+}
+
+/// Why nothing was forked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotForked {
+    /// There is no such workflow or branch.
+    #[error("there is no such workflow or branch")]
+    Absent,
+    /// The new name is taken.
+    #[error("there is a workflow of that name already")]
+    Taken,
+    /// The branch does not reach that far.
+    #[error("its highest seq is {highest}, so a fork can begin at {} at most", highest + 1)]
+    TooFar {
+        /// The branch's highest seq.
+        highest: u64,
+    },
+}
+
+/// Makes a workflow that shares the entries before a place, or tells whether it could. Nothing of
+/// the other workflow changes; an entry in doubt is shared as one in doubt.
+///
+/// # Errors
+///
+/// As the journal's: [`JournalError::Busy`] may be tried again.
+pub fn fork<J: Journal>(
+    journal: &mut J,
+    fork: &Fork,
+    deed: &Deed,
+    now: Micros,
+    is_trial: bool,
+) -> Result<Result<(), NotForked>, JournalError> {
+    let mut tx = journal.begin(Durability::Power)?;
+    let Some(from) = tx.workflow(&fork.from)? else {
+        return Ok(Err(NotForked::Absent));
+    };
+    let parent = match fork.branch {
+        None => Some(from.active),
+        Some(id) => tx
+            .branch(id)?
+            .filter(|branch| branch.workflow == from.number),
+    };
+    let Some(parent) = parent else {
+        return Ok(Err(NotForked::Absent));
+    };
+    if tx.workflow(&fork.new)?.is_some() {
+        return Ok(Err(NotForked::Taken));
+    }
+    // What is shared must be there: a seq beyond it would belong to neither.
+    if fork.at.0 > parent.highest + 1 {
+        return Ok(Err(NotForked::TooFar {
+            highest: parent.highest,
+        }));
+    }
+    tx.fork_workflow(&fork.new, fork.uid, (parent.id, fork.at), now)?;
+    let mut members = vec![
+        format!("\"by\":{}", json::quote(&deed.by)),
+        format!("\"from_workflow\":{}", json::quote(&fork.from.0)),
+        format!("\"from_branch\":{}", parent.number),
+        format!("\"at\":{}", fork.at),
+        format!("\"new_workflow\":{}", json::quote(&fork.new.0)),
+    ];
+    if let Some(reason) = &deed.reason {
+        members.push(format!("\"reason\":{}", json::quote(reason)));
+    }
+    tx.event(&Event {
+        kind: "forked".to_owned(),
+        at: now,
+        // The place may have no entry yet; the branch's own row says where it begins.
+        entry: None,
+        fence: None,
+        session: None,
+        letter: None,
+        detail: Some(format!("{{{}}}", members.join(","))),
+        merge_key: None,
+    })?;
+    if !is_trial {
+        tx.commit()?;
+    }
+    Ok(Ok(()))
+}
+
 /// One transaction.
 struct Desk<'a, T> {
     tx: T,
@@ -409,7 +504,7 @@ impl<T: Transaction> Desk<'_, T> {
 
     fn reopen(&mut self, stored: &Stored) -> Result<Judged, JournalError> {
         let entry = &stored.entry;
-        if !self.holds(stored) {
+        if !self.holds(stored) || !self.outcome_holds(entry)? {
             return Ok(Err(Refused::Quarantined));
         }
         let Ok(transition) = lifecycle::reopen(entry, self.now) else {
@@ -471,6 +566,25 @@ impl<T: Transaction> Desk<'_, T> {
 
     fn holds(&self, stored: &Stored) -> bool {
         stored.checksum == stored.entry.checksum(&self.uid)
+    }
+
+    /// Tells whether the entry's outcome is the one that its digest names.
+    fn outcome_holds(&mut self, entry: &Entry) -> Result<bool, JournalError> {
+        let Some(digest) = entry.digest else {
+            return Ok(true);
+        };
+        let end = match self.tx.task_end(entry.fence) {
+            Ok(None) => self.tx.outcome(entry.fence),
+            end => end,
+        };
+        match end {
+            Ok(Some(outcome)) => Ok(outcome.digest == digest
+                && outcome
+                    .body
+                    .map_or(entry.is_tombstone, |body| outcome_digest(&body) == digest)),
+            Ok(None) | Err(JournalError::Unreadable(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     fn attempt(&mut self, entry: &Entry) -> Result<Option<Attempt>, JournalError> {

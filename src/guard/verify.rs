@@ -219,6 +219,13 @@ impl Inspection<'_> {
                 );
                 self.add("workflow", None, None, what);
             }
+            if let Some(session) = workflow.generation.filter(|id| !self.sessions.has(id.0)) {
+                let what = format!(
+                    "session {session} has taken over {}, and is not there",
+                    workflow.id
+                );
+                self.add("session", None, None, what);
+            }
         }
         for branch in branches {
             if !self.names.contains_key(&branch.workflow) {
@@ -449,8 +456,8 @@ impl Inspection<'_> {
         }
         if !self.walk.has_entry(attempt.branch, attempt.seq)? {
             self.add("attempt", place, fence, "an attempt belongs to no entry");
-        } else if !self.walk.is_voided(&attempt)? {
-            // A later round that was voided leaves the chain; anything else does not.
+        } else if !self.walk.has_left(&attempt)? {
+            // A later round that is known not to have run leaves the chain; nothing else does.
             let what = "an attempt is no part of its entry's history";
             self.add("attempt", place, fence, what);
         }
@@ -621,5 +628,7 @@ impl Bits {
     }
 }
 
+#[cfg(test)]
+mod dumps;
 #[cfg(test)]
 mod tests;

@@ -111,11 +111,12 @@ pub fn compact(path: &JournalPath, journal: &SqliteJournal) -> Result<Compacted,
     let live = live_sessions(path, db)?;
     // The copy and the log hold the whole file once more each.
     let free_bytes = filesystem::free_bytes(path.folder())?;
-    if !live.is_empty() {
+    if !live.is_empty() || LockQuery::new(path).is_any_live().unwrap_or(true) {
         done.left = Some(format!(
             "{} live, so the file was not rebuilt and may still hold parts of what was dropped; \
              run `checkpoint gc` again once none is",
             match live.as_slice() {
+                [] => "a session is".to_owned(),
                 [one] => format!("session {one} is"),
                 many => format!("{} sessions are", many.len()),
             }

@@ -512,6 +512,16 @@ fn a_branch_shares_what_is_before_it<J: Journal>(journal: &mut J) {
     assert_eq!(next(&mut tx, first, 3), None);
     assert_eq!(next(&mut tx, fork.id, 0), Some(2));
     assert!(!tx.is_gap(fork.id, Seq(1)).expect("read"));
+    let other = WorkflowId("w2".into());
+    let made = tx
+        .fork_workflow(&other, [2; 16], (first, Seq(3)), Micros(6))
+        .expect("a workflow is made");
+    assert_ne!(made.number, number);
+    assert_eq!((made.active.number, made.active.highest), (0, 2));
+    assert_eq!(made.active.parent, Some((first, Seq(3))));
+    assert_eq!(tx.workflow(&other).expect("read"), Some(made.clone()));
+    reserve(&mut tx, made.active.id, 3);
+    assert_eq!(tx.count_entries(made.number).expect("read"), 1);
 }
 
 fn generations_and_leases_are_kept<J: Journal>(journal: &mut J) {

@@ -140,6 +140,15 @@ impl LockQuery {
         }
     }
 
+    /// Returns whether any session at all is live, also one whose row this journal does not hold.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system. Whoever can't ask must take it for yes.
+    pub fn is_any_live(&self) -> io::Result<bool> {
+        platform::is_any_held(&self.journal)
+    }
+
     /// Returns the path of the lock file as a whole, for messages.
     pub fn path(&self) -> PathBuf {
         self.journal.companion(Companion::Locks)
@@ -177,8 +186,21 @@ mod byte_ranges {
         }
     }
 
+    pub(super) fn is_any_held(journal: &JournalPath) -> io::Result<bool> {
+        let Some(file) = whole_file::open_existing(&path(journal, 0), false)? else {
+            return Ok(false);
+        };
+        let mut range = byte_at(0)?;
+        // No length: up to the end of all offsets.
+        range.l_len = 0;
+        is_range_held(&file, range)
+    }
+
     pub(super) fn is_held(file: &File, session: u64) -> io::Result<bool> {
-        let mut range = byte_at(session)?;
+        is_range_held(file, byte_at(session)?)
+    }
+
+    fn is_range_held(file: &File, mut range: libc::flock) -> io::Result<bool> {
         loop {
             match fcntl(file, FcntlArg::F_OFD_GETLK(&mut range)) {
                 Ok(_) => return Ok(range.l_type != libc::F_UNLCK as libc::c_short),
@@ -235,6 +257,24 @@ mod whole_files {
         Ok(None)
     }
 
+    pub(super) fn is_any_held(journal: &JournalPath) -> io::Result<bool> {
+        let prefix = path(journal, 0);
+        let name = prefix.file_name().unwrap_or_default().as_encoded_bytes();
+        let prefix = name.strip_suffix(b"0").unwrap_or(name);
+        for entry in std::fs::read_dir(journal.folder())? {
+            let entry = entry?;
+            if !entry.file_name().as_encoded_bytes().starts_with(prefix) {
+                continue;
+            }
+            if let Some(file) = whole_file::open_existing(&entry.path(), false)?
+                && is_held(&file, 0)?
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     pub(super) fn is_held(file: &File, _session: u64) -> io::Result<bool> {
         match file.try_lock_shared() {
             Ok(()) => {
@@ -279,12 +319,14 @@ mod tests {
             assert!(is_live(&world.journal, 7).unwrap());
             assert!(!query.is_live(6).unwrap() && !query.is_live(8).unwrap());
         }
+        assert!(query.is_any_live().unwrap());
         assert!(SessionLock::acquire(&world.journal, 7).unwrap().is_none());
         let other = SessionLock::acquire(&world.journal, 8).unwrap().unwrap();
         drop(lock);
         wait_until_not(|| query.is_live(7));
         assert!(query.is_live(8).unwrap());
         drop(other);
+        wait_until_not(|| query.is_any_live());
         let again = SessionLock::acquire(&world.journal, 7).unwrap();
         assert!(again.is_some());
     }
@@ -376,8 +418,10 @@ mod tests {
         let duplicate = lock.try_clone().unwrap();
         drop(lock);
         assert!(whole_files::is_held(&query, 5).unwrap());
+        assert!(whole_files::is_any_held(&world.journal).unwrap());
         drop(duplicate);
         wait_until_not(|| whole_files::is_held(&query, 5));
+        assert!(!whole_files::is_any_held(&world.journal).unwrap());
         assert!(whole_files::acquire(&path, 5).unwrap().is_some());
     }
 }

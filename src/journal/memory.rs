@@ -31,7 +31,7 @@ struct State {
 }
 
 /// A journal that ends with the process.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct MemoryJournal {
     identity: Identity,
     state: State,
@@ -48,6 +48,51 @@ impl MemoryJournal {
                 key_fingerprint: None,
             },
             state: State::default(),
+        }
+    }
+
+    /// Returns the entries, by branch and seq.
+    pub fn entries(&self) -> impl Iterator<Item = &Stored> {
+        self.state.entries.values()
+    }
+
+    /// Returns an attempt.
+    #[must_use]
+    pub fn attempt(&self, fence: Fence) -> Option<&Attempt> {
+        self.state.attempts.get(&fence)
+    }
+
+    /// Returns the outcome of an attempt.
+    #[must_use]
+    pub fn outcome(&self, fence: Fence) -> Option<&Outcome> {
+        self.state.outcomes.get(&fence)
+    }
+
+    /// Damages an entry, or takes it away (`None`), as a bad disk would.
+    #[cfg(feature = "test-fakes")]
+    pub fn spoil_entry(
+        &mut self,
+        branch: BranchId,
+        seq: Seq,
+        change: Option<&mut dyn FnMut(&mut crate::rules::entry::Entry)>,
+    ) {
+        match change {
+            Some(change) => {
+                if let Some(stored) = self.state.entries.get_mut(&(branch, seq)) {
+                    change(&mut stored.entry);
+                }
+            }
+            None => {
+                self.state.entries.remove(&(branch, seq));
+            }
+        }
+    }
+
+    /// Damages the bytes of an outcome, as a bad disk would.
+    #[cfg(feature = "test-fakes")]
+    pub fn spoil_outcome(&mut self, fence: Fence, body: Vec<u8>) {
+        if let Some(outcome) = self.state.outcomes.get_mut(&fence) {
+            outcome.body = Some(body.into());
         }
     }
 }
@@ -91,6 +136,12 @@ impl Transaction for MemoryTransaction<'_> {
             .copied()
             .ok_or_else(|| JournalError::Damaged("no active branch".into()))?;
         Ok(Some(workflow))
+    }
+
+    fn workflow_uid(&mut self, number: u64) -> Result<Option<[u8; 16]>, JournalError> {
+        let mut workflows = self.work.workflows.values();
+        let found = workflows.find(|workflow| workflow.number == number);
+        Ok(found.map(|workflow| workflow.uid))
     }
 
     fn create_workflow(
@@ -144,6 +195,21 @@ impl Transaction for MemoryTransaction<'_> {
             }
         }
         Ok(branch)
+    }
+
+    fn fork_workflow(
+        &mut self,
+        id: &WorkflowId,
+        uid: [u8; 16],
+        parent: (BranchId, Seq),
+        at: Micros,
+    ) -> Result<Workflow, JournalError> {
+        let mut made = self.create_workflow(id, uid, at)?;
+        made.active.parent = Some(parent);
+        made.active.highest = parent.1.0.saturating_sub(1);
+        self.work.branches.insert(made.active.id, made.active);
+        self.work.workflows.insert(id.clone(), made.clone());
+        Ok(made)
     }
 
     fn set_generation(&mut self, workflow: u64, session: SessionId) -> Result<(), JournalError> {

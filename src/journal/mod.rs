@@ -16,6 +16,7 @@ pub mod connection;
 pub mod filesystem;
 #[cfg(test)]
 pub(crate) mod fixture;
+pub mod follow;
 pub(crate) mod header;
 pub mod key;
 pub mod locks;
@@ -406,6 +407,13 @@ pub trait Transaction {
     /// As for all look-ups: the journal can't be read.
     fn workflow(&mut self, id: &WorkflowId) -> Result<Option<Workflow>, JournalError>;
 
+    /// Returns the random bits of the workflow with that number.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    fn workflow_uid(&mut self, number: u64) -> Result<Option<[u8; 16]>, JournalError>;
+
     /// Makes a workflow with its first branch.
     ///
     /// # Errors
@@ -437,6 +445,19 @@ pub trait Transaction {
         parent: (BranchId, Seq),
         at: Micros,
     ) -> Result<Branch, JournalError>;
+
+    /// Makes a workflow whose first branch shares what is before a place in another one's branch.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be written to.
+    fn fork_workflow(
+        &mut self,
+        id: &WorkflowId,
+        uid: [u8; 16],
+        parent: (BranchId, Seq),
+        at: Micros,
+    ) -> Result<Workflow, JournalError>;
 
     /// Notes that a session has taken the workflow over.
     ///

@@ -8,7 +8,8 @@
 //!
 //! Must not: write, decide about a call, or know how anything is shown.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use rusqlite::types::{Value, ValueRef};
@@ -79,8 +80,19 @@ pub struct Place {
     pub branch: u32,
     /// The branch is the active one of the journal's own workflow.
     pub is_default: bool,
-    /// Another workflow that the branch was forked from.
-    pub forked_from: Option<WorkflowId>,
+    /// What the branch was forked from.
+    pub parent: Option<Parent>,
+}
+
+/// What a branch was forked from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parent {
+    /// The workflow of that branch.
+    pub workflow: WorkflowId,
+    /// That branch's number within it.
+    pub branch: u32,
+    /// The first seq that is the new branch's own.
+    pub at: Seq,
 }
 
 /// An entry as it was found.
@@ -248,6 +260,23 @@ impl Reader {
         })
     }
 
+    /// Returns the name of every tool that was ever called.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    pub fn tools(&self) -> Result<BTreeSet<String>, CannotUse> {
+        self.db()
+            .prepare_cached("SELECT DISTINCT tool FROM entries")
+            .and_then(|mut statement| {
+                statement
+                    .query_map((), |row| lossy_text(row, 0))?
+                    .filter_map(Result::transpose)
+                    .collect()
+            })
+            .map_err(|error| self.refuse(error))
+    }
+
     /// Returns the workflow that a seq alone means: the journal's own, or the only one where that
     /// has never been used.
     ///
@@ -271,6 +300,38 @@ impl Reader {
         })
     }
 
+    /// Returns the branches that are wanted and were forked from another one.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    pub fn forks(&mut self, selection: &Selection) -> Result<Vec<Place>, CannotUse> {
+        let branches = self.branches(selection)?;
+        Ok(branches
+            .into_iter()
+            .map(|(_, place)| place)
+            .filter(|place| place.parent.is_some())
+            .collect())
+    }
+
+    /// Returns the branch of that number.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    pub fn branch(
+        &mut self,
+        workflow: &WorkflowId,
+        branch: u32,
+    ) -> Result<Option<BranchId>, CannotUse> {
+        let only = Selection {
+            workflow: Some(workflow.clone()),
+            branch: Some(branch),
+            ..Selection::default()
+        };
+        Ok(self.branches(&only)?.first().map(|(id, _)| *id))
+    }
+
     /// Returns all about the entry at that place: of [`Reader::usual_workflow`] and its active
     /// branch unless told otherwise. An entry that a branch shares with the one it came from is
     /// found there.
@@ -284,29 +345,58 @@ impl Reader {
         branch: Option<u32>,
         seq: Seq,
     ) -> Result<Option<Whole>, CannotUse> {
+        self.in_snapshot(|reader| reader.whole_here(workflow, branch, seq))
+    }
+
+    /// Hands out all about each of these entries, as [`Reader::whole`] returns it, in one snapshot
+    /// and in their order, until `take` says that it is enough.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    pub fn each_whole<'a>(
+        &mut self,
+        places: impl IntoIterator<Item = (&'a WorkflowId, Option<u32>, Seq)>,
+        mut take: impl FnMut(Option<Whole>) -> ControlFlow<()>,
+    ) -> Result<(), CannotUse> {
         self.in_snapshot(|reader| {
-            let Some((place, found)) = reader.look(workflow, branch, seq)? else {
-                return Ok(None);
-            };
-            let id = place.id;
-            let events = reader.events(id, seq)?;
-            let (fence, session) = match &found {
-                Found::Whole { entry, .. } => (entry.fence, Some(entry.session)),
-                Found::Torn(torn) => (Fence(torn.fence), None),
-            };
-            let attempts = reader.attempts(id, seq, fence, &events)?;
-            let session = match session.or(attempts.last().map(|attempt| attempt.session)) {
-                Some(number) => reader.session(number)?,
-                None => None,
-            };
-            Ok(Some(Whole {
-                place,
-                found,
-                attempts,
-                events,
-                session,
-            }))
+            for (workflow, branch, seq) in places {
+                let whole = reader.whole_here(Some(workflow), branch, seq)?;
+                if take(whole).is_break() {
+                    break;
+                }
+            }
+            Ok(())
         })
+    }
+
+    fn whole_here(
+        &mut self,
+        workflow: Option<&WorkflowId>,
+        branch: Option<u32>,
+        seq: Seq,
+    ) -> Result<Option<Whole>, CannotUse> {
+        let Some((place, found)) = self.look(workflow, branch, seq)? else {
+            return Ok(None);
+        };
+        let id = place.id;
+        let events = self.events(id, seq)?;
+        let (fence, session) = match &found {
+            Found::Whole { entry, .. } => (entry.fence, Some(entry.session)),
+            Found::Torn(torn) => (Fence(torn.fence), None),
+        };
+        let attempts = self.attempts(id, seq, fence, &events)?;
+        let session = match session.or(attempts.last().map(|attempt| attempt.session)) {
+            Some(number) => self.session(number)?,
+            None => None,
+        };
+        Ok(Some(Whole {
+            place,
+            found,
+            attempts,
+            events,
+            session,
+        }))
     }
 
     /// Returns the entry at that place, as [`Reader::whole`] finds it, with where it stands.
@@ -367,11 +457,81 @@ impl Reader {
         Ok(u64::try_from(count).unwrap_or(0))
     }
 
-    fn db(&self) -> &Connection {
+    /// Returns the names of all workflows, sorted.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    pub fn workflow_ids(&self) -> Result<Vec<WorkflowId>, CannotUse> {
+        self.db()
+            .prepare_cached("SELECT workflow_id FROM workflows ORDER BY workflow_id")
+            .and_then(|mut statement| {
+                statement
+                    .query_map((), |row| {
+                        Ok(WorkflowId(lossy_text(row, 0)?.unwrap_or_default()))
+                    })?
+                    .collect::<rusqlite::Result<Vec<_>>>()
+            })
+            .map_err(|error| self.refuse(error))
+    }
+
+    /// Hands out the entries that a branch of a workflow (the active one unless told otherwise)
+    /// leads through, by seq: those it shares with the branches that it came from, and its own.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    pub fn each_of_line(
+        &mut self,
+        workflow: &WorkflowId,
+        branch: Option<u32>,
+        mut take: impl FnMut(Found),
+    ) -> Result<(), CannotUse> {
+        self.in_snapshot(|reader| {
+            let Some(highest) = reader.holder(workflow, branch, Seq(u64::MAX))? else {
+                return Ok(());
+            };
+            let mut line = vec![(highest, u64::MAX)];
+            while let Some((id, end)) = line.last().copied() {
+                let parent = reader
+                    .db()
+                    .query_row(
+                        "SELECT id, parent, forked_at FROM branches WHERE id = ?1",
+                        [signed(id.0)],
+                        read_line,
+                    )
+                    .optional()
+                    .map_err(|error| reader.refuse(error))?
+                    .and_then(|(_, parent)| parent);
+                match parent {
+                    // A circle would be damage.
+                    Some((parent, forked_at)) if line.len() < ATTEMPTS_MAX => {
+                        line.push((BranchId(parent), forked_at.min(end)));
+                    }
+                    Some(_) | None => break,
+                }
+            }
+            let all = Selection::default();
+            for (id, end) in line.into_iter().rev() {
+                reader.each_of_branch(id, &all, |found| {
+                    let seq = match &found {
+                        Found::Whole { entry, .. } => entry.seq.0,
+                        Found::Torn(torn) => torn.seq,
+                    };
+                    if seq < end {
+                        take(found);
+                    }
+                })?;
+            }
+            Ok(())
+        })
+    }
+
+    pub(super) fn db(&self) -> &Connection {
         &self.opened.connection
     }
 
-    fn refuse(&self, error: rusqlite::Error) -> CannotUse {
+    pub(super) fn refuse(&self, error: rusqlite::Error) -> CannotUse {
         CannotUse::sqlite("read", self.path.as_path(), error)
     }
 
@@ -380,14 +540,38 @@ impl Reader {
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, CannotUse>,
     ) -> Result<T, CannotUse> {
+        self.begin_snapshot()?;
+        let result = read(self);
+        self.end_snapshot()?;
+        result
+    }
+
+    /// Asks which of the sessions that have calls open are live, and begins a snapshot.
+    pub(super) fn begin_snapshot(&mut self) -> Result<(), CannotUse> {
         // Who was live may have ended since; who was gone stays gone.
         self.live.retain(|_, is_live| !*is_live);
-        self.begin()?;
-        let result = read(self);
-        let ended = self.db().execute_batch("ROLLBACK");
-        let value = result?;
-        ended.map_err(|error| self.refuse(error))?;
-        Ok(value)
+        self.begin()
+    }
+
+    pub(super) fn end_snapshot(&self) -> Result<(), CannotUse> {
+        self.execute("ROLLBACK")
+    }
+
+    /// Returns whether a session with a PENDING entry was live when the snapshot was begun.
+    pub(super) fn was_live(&self, session: SessionId) -> bool {
+        self.live.get(&session).copied().unwrap_or(true)
+    }
+
+    /// Checks that the journal is still the file in its place.
+    pub(super) fn check_place(&self) -> Result<(), CannotUse> {
+        self.opened.watch.check()
+    }
+
+    /// Returns a number that changes whenever another process commits.
+    pub(super) fn data_version(&self) -> Result<i64, CannotUse> {
+        self.db()
+            .query_row("PRAGMA data_version", (), |row| row.get(0))
+            .map_err(|error| self.refuse(error))
     }
 
     fn begin(&mut self) -> Result<(), CannotUse> {
@@ -467,16 +651,11 @@ impl Reader {
                         .collect::<rusqlite::Result<Vec<u64>>>()
                 })
                 .map_err(|error| self.refuse(error))?;
-            branches.extend(orphans.into_iter().map(|id| {
-                let place = Place {
-                    id: BranchId(id),
-                    workflow: WorkflowId(String::new()),
-                    branch: u32::try_from(id).unwrap_or(u32::MAX),
-                    is_default: false,
-                    forked_from: None,
-                };
-                (BranchId(id), place)
-            }));
+            branches.extend(
+                orphans
+                    .into_iter()
+                    .map(|id| (BranchId(id), orphan(BranchId(id)))),
+            );
         }
         Ok(branches)
     }
@@ -489,14 +668,21 @@ impl Reader {
                 statement
                     .query_map(params_from_iter(values), |row| {
                         let workflow = WorkflowId(lossy_text(row, 1)?.unwrap_or_default());
-                        let forked_from = lossy_text(row, 4)?.map(WorkflowId);
+                        let parent = match lossy_text(row, 4)? {
+                            Some(workflow) => Some(Parent {
+                                workflow: WorkflowId(workflow),
+                                branch: u32::try_from(lossy(row, 5)?).unwrap_or(u32::MAX),
+                                at: Seq(lossy(row, 6)?),
+                            }),
+                            None => None,
+                        };
                         let id = BranchId(lossy(row, 0)?);
                         Ok((
                             id,
                             Place {
                                 id,
                                 is_default: workflow == own && lossy(row, 3)? == 1,
-                                forked_from: forked_from.filter(|from| *from != workflow),
+                                parent,
                                 workflow,
                                 branch: u32::try_from(lossy(row, 2)?).unwrap_or(u32::MAX),
                             },
@@ -505,6 +691,11 @@ impl Reader {
                     .collect::<rusqlite::Result<Vec<_>>>()
             })
             .map_err(|error| self.refuse(error))
+    }
+
+    /// Returns where a branch stands, also where its row is missing.
+    pub(super) fn place_or_orphan(&self, branch: BranchId) -> Result<Place, CannotUse> {
+        Ok(self.place_of(branch)?.unwrap_or_else(|| orphan(branch)))
     }
 
     fn place_of(&self, branch: BranchId) -> Result<Option<Place>, CannotUse> {
@@ -580,12 +771,7 @@ impl Reader {
             Err(error) => return Found::Torn(torn(row, &error)),
         };
         let damage = self.damage(row, &stored);
-        let is_live = stored.entry.status == Status::Pending
-            && self
-                .live
-                .get(&stored.entry.session)
-                .copied()
-                .unwrap_or(true);
+        let is_live = stored.entry.status == Status::Pending && self.was_live(stored.entry.session);
         Found::Whole {
             entry: Box::new(stored.entry),
             damage,
@@ -757,12 +943,12 @@ impl Reader {
     }
 }
 
-/// A branch with its workflow's name, its number, whether it is the active one, and the workflow
-/// that it was forked from.
+/// A branch with its workflow's name, its number, whether it is the active one, and what it was
+/// forked from.
 const PLACES: &str = "SELECT b.id, w.workflow_id, b.branch, b.id = w.active_branch, \
-     (SELECT pw.workflow_id FROM branches p JOIN workflows pw ON pw.id = p.workflow \
-     WHERE p.id = b.parent) \
-     FROM branches b LEFT JOIN workflows w ON w.id = b.workflow";
+     pw.workflow_id, p.branch, b.forked_at \
+     FROM branches b LEFT JOIN workflows w ON w.id = b.workflow \
+     LEFT JOIN branches p ON p.id = b.parent LEFT JOIN workflows pw ON pw.id = p.workflow";
 
 /// The column after those of the entry: digest and body of the outcome, then of the task's end.
 const FIRST_OUTCOME: usize = 24;
@@ -835,6 +1021,17 @@ fn read_line(row: &Row<'_>) -> rusqlite::Result<Line> {
     Ok((lossy(row, 0)?, parent))
 }
 
+/// Returns where a branch stands whose row is missing.
+fn orphan(branch: BranchId) -> Place {
+    Place {
+        id: branch,
+        workflow: WorkflowId(String::new()),
+        branch: u32::try_from(branch.0).unwrap_or(u32::MAX),
+        is_default: false,
+        parent: None,
+    }
+}
+
 fn read_attempt(row: &Row<'_>) -> rusqlite::Result<(AttemptRow, Option<Fence>)> {
     let attempt = AttemptRow {
         fence: Fence(lossy(row, 0)?),
@@ -876,18 +1073,18 @@ fn torn(row: &Row<'_>, error: &rusqlite::Error) -> Torn {
 }
 
 /// Returns a number, or 0 where something else stands.
-fn lossy(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
+pub(super) fn lossy(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
     Ok(u64::try_from(lossy_signed(row, index)?).unwrap_or(0))
 }
 
-fn lossy_signed(row: &Row<'_>, index: usize) -> rusqlite::Result<i64> {
+pub(super) fn lossy_signed(row: &Row<'_>, index: usize) -> rusqlite::Result<i64> {
     Ok(match row.get_ref(index)? {
         ValueRef::Integer(number) => number,
         ValueRef::Null | ValueRef::Real(_) | ValueRef::Text(_) | ValueRef::Blob(_) => 0,
     })
 }
 
-fn lossy_text(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<String>> {
+pub(super) fn lossy_text(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<String>> {
     Ok(match row.get_ref(index)? {
         ValueRef::Text(bytes) | ValueRef::Blob(bytes) => {
             Some(String::from_utf8_lossy(bytes).into_owned())
@@ -896,7 +1093,7 @@ fn lossy_text(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<String>> {
     })
 }
 
-fn signed(number: u64) -> i64 {
+pub(super) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 

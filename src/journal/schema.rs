@@ -171,6 +171,19 @@ CREATE INDEX events_entry ON events (branch_id, seq);
 CREATE UNIQUE INDEX events_merge ON events (merge_key) WHERE merge_key IS NOT NULL;
 ";
 
+/// Returns what stands in `meta` as `check`: the first 16 bytes of a SHA-256 over the journal's uid
+/// and its own workflow's name. A bad bit in that name would make every call of it new.
+#[must_use]
+pub fn identity_check(uid: &[u8; 16], own_workflow: &WorkflowId) -> [u8; 16] {
+    let mut text = b"meta-1".to_vec();
+    text.extend_from_slice(uid);
+    text.extend_from_slice(own_workflow.0.as_bytes());
+    let digest = crate::rules::entry::outcome_digest(&text);
+    let mut short = [0; 16];
+    short.copy_from_slice(&digest[..16]);
+    short
+}
+
 /// Returns the bytes of an empty journal, made in memory.
 ///
 /// # Errors
@@ -189,6 +202,7 @@ pub fn empty_image(
     put.execute(("uid", &uid[..]))?;
     put.execute(("own_workflow", &own_workflow.0))?;
     put.execute(("created_at", at.0))?;
+    put.execute(("check", &identity_check(&uid, own_workflow)[..]))?;
     drop(put);
     db.execute_batch("COMMIT")?;
     Ok(db.serialize("main")?.to_vec())

@@ -175,6 +175,12 @@ pub(crate) fn read_identity(db: &Connection) -> Result<Identity, JournalError> {
         Some(rusqlite::types::Value::Text(text)) => WorkflowId(text),
         _ => return Err(JournalError::Damaged("meta has no own_workflow".into())),
     };
+    let check = blob(meta("check")?);
+    if check.is_some_and(|check| check != super::schema::identity_check(&uid, &own_workflow)) {
+        return Err(JournalError::Damaged(
+            "the journal's uid or its own workflow's name does not hold".into(),
+        ));
+    }
     let key_fingerprint = blob(meta("key_fingerprint")?).and_then(|bytes| bytes.try_into().ok());
     Ok(Identity {
         uid,
@@ -672,12 +678,32 @@ impl Transaction for SqliteTransaction<'_> {
         Ok(found)
     }
 
+    fn workflow_uid(&mut self, number: u64) -> Result<Option<[u8; 16]>, JournalError> {
+        self.one(
+            "SELECT uid FROM workflows WHERE id = ?1",
+            [db_int(number)],
+            |row| bytes(row, 0),
+        )
+    }
+
     fn create_workflow(
         &mut self,
         id: &WorkflowId,
         uid: [u8; 16],
         at: Micros,
     ) -> Result<Workflow, JournalError> {
+        // The look-up that came before trusted the index. A bad bit in there must not make a known
+        // workflow new, with all its calls; there are few rows, and this is rare.
+        let known = self.one(
+            "SELECT 1 FROM workflows NOT INDEXED WHERE workflow_id = ?1",
+            [&id.0],
+            |_| Ok(()),
+        )?;
+        if known.is_some() {
+            return Err(JournalError::Damaged(
+                "a workflow's row is missing from its index".into(),
+            ));
+        }
         self.run(
             "INSERT INTO branches (workflow, branch, highest_seq, created_at) \
              VALUES ((SELECT coalesce(max(id), 0) + 1 FROM workflows), 0, 0, ?1)",
@@ -724,6 +750,26 @@ impl Transaction for SqliteTransaction<'_> {
         )?;
         self.branch(branch)?
             .ok_or_else(|| JournalError::Damaged("a new branch is not there".into()))
+    }
+
+    fn fork_workflow(
+        &mut self,
+        id: &WorkflowId,
+        uid: [u8; 16],
+        parent: (BranchId, Seq),
+        at: Micros,
+    ) -> Result<Workflow, JournalError> {
+        let made = self.create_workflow(id, uid, at)?;
+        self.run(
+            "UPDATE branches SET parent = ?2, forked_at = ?3, highest_seq = ?3 - 1 WHERE id = ?1",
+            params![
+                db_int(made.active.id.0),
+                db_int(parent.0.0),
+                db_int(parent.1.0)
+            ],
+        )?;
+        self.workflow(id)?
+            .ok_or_else(|| JournalError::Damaged("a new workflow is not there".into()))
     }
 
     fn set_generation(&mut self, workflow: u64, session: SessionId) -> Result<(), JournalError> {

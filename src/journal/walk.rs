@@ -50,6 +50,19 @@ pub struct Torn {
     pub why: String,
 }
 
+/// How many entries there are of some sorts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// All of them.
+    pub entries: u64,
+    /// A live session waits for their outcome.
+    pub running: u64,
+    /// They are PENDING, and nobody knows what came of them.
+    pub in_doubt: u64,
+    /// Their outcome never reached a caller.
+    pub undelivered: u64,
+}
+
 /// A workflow's row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkflowRow {
@@ -59,6 +72,8 @@ pub struct WorkflowRow {
     pub id: WorkflowId,
     /// Its active branch.
     pub active: BranchId,
+    /// The session that has taken it over.
+    pub generation: Option<SessionId>,
 }
 
 /// What an attempt's row says of where it belongs.
@@ -141,6 +156,38 @@ impl Walk {
         self.identity.as_ref()
     }
 
+    /// Returns the connection, for what is not a row of ours.
+    #[must_use]
+    pub fn connection(&self) -> &Connection {
+        &self.opened.connection
+    }
+
+    /// Returns how many entries there are, given the sessions that are live.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    pub fn counts(&self, live: &[u64]) -> Result<Counts, JournalError> {
+        let mut counts = Counts {
+            entries: self.count("entries")?,
+            undelivered: self.number(
+                "SELECT count(*) FROM entries WHERE delivered_at IS NULL \
+                 AND completed_at IS NOT NULL",
+            )?,
+            ..Counts::default()
+        };
+        self.each(
+            "SELECT session_id, unanswered IS NOT NULL FROM entries \
+             WHERE delivered_at IS NULL AND status = 'PENDING'",
+            |row| Ok((unsigned(row, 0)?, row.get::<_, bool>(1)?)),
+            |row| match row {
+                Ok((session, false)) if live.contains(&session) => counts.running += 1,
+                Ok(_) | Err(_) => counts.in_doubt += 1,
+            },
+        )?;
+        Ok(counts)
+    }
+
     /// Returns what the mark said before the snapshot, or why it does not belong here.
     ///
     /// # Errors
@@ -221,12 +268,16 @@ impl Walk {
     /// The journal can't be read.
     pub fn workflows(&self) -> Result<Vec<WorkflowRow>, JournalError> {
         self.all(
-            "SELECT id, workflow_id, active_branch FROM workflows ORDER BY id",
+            "SELECT id, workflow_id, active_branch, generation FROM workflows ORDER BY id",
             |row| {
                 Ok(WorkflowRow {
                     number: unsigned(row, 0)?,
                     id: WorkflowId(row.get(1)?),
                     active: BranchId(unsigned(row, 2)?),
+                    generation: match row.get_ref(3)? {
+                        ValueRef::Null => None,
+                        _ => Some(SessionId(unsigned(row, 3)?)),
+                    },
                 })
             },
         )
@@ -344,7 +395,7 @@ impl Walk {
         )
     }
 
-    /// Hands out the fences of outcomes (and ends of tasks) that belong to no attempt.
+    /// Hands out the fences of outcomes, ends of tasks and leases that belong to no attempt.
     ///
     /// # Errors
     ///
@@ -353,7 +404,7 @@ impl Walk {
         &self,
         mut take: impl FnMut(&'static str, Fence),
     ) -> Result<(), JournalError> {
-        for table in ["outcomes", "task_ends"] {
+        for table in ["outcomes", "task_ends", "leases"] {
             self.each(
                 &format!(
                     "SELECT fence FROM {table} o \
@@ -379,7 +430,7 @@ impl Walk {
         &self,
         mut take: impl FnMut(BranchId, Seq),
     ) -> Result<(), JournalError> {
-        let mut before: Option<(String, String, String)> = None;
+        let mut before: Option<Held> = None;
         self.each(
             "SELECT branch_id, seq, key, window, window_id FROM entries INDEXED BY entries_key \
              WHERE key IS NOT NULL ORDER BY key, window, window_id, fence",
@@ -390,7 +441,7 @@ impl Walk {
                     (row.get(2)?, row.get(3)?, row.get(4)?),
                 ))
             },
-            |holder: Result<(BranchId, Seq, (String, String, String)), Torn>| {
+            |holder: Result<(BranchId, Seq, Held), Torn>| {
                 if let Ok((branch, seq, held)) = holder {
                     if before.as_ref() == Some(&held) {
                         take(branch, seq);
@@ -447,13 +498,11 @@ impl Walk {
         if !is_plain {
             let notes = self.notes(entry.branch, entry.seq)?;
             for step in &mut steps {
-                step.is_voided = notes.iter().any(|note| *note == (step.fence, Note::Voided));
-                step.is_reopened = notes
-                    .iter()
-                    .any(|note| *note == (step.fence, Note::Reopened));
-                step.is_retried = notes
-                    .iter()
-                    .any(|note| *note == (step.fence, Note::Retried));
+                let says = |note| notes.contains(&(step.fence, note));
+                step.is_voided = says(Note::Voided);
+                step.is_reopened = says(Note::Reopened);
+                step.is_retried = says(Note::Retried);
+                step.is_fenced = says(Note::Fenced);
             }
         }
         Ok(History {
@@ -464,14 +513,16 @@ impl Walk {
         })
     }
 
-    /// Returns whether an event says that this attempt is known not to have run.
+    /// Returns whether an event says why this attempt is no part of its entry's chain any more: it
+    /// is known not to have run, or an operator took it away before that was known.
     ///
     /// # Errors
     ///
     /// The journal can't be read.
-    pub fn is_voided(&self, attempt: &AttemptRow) -> Result<bool, JournalError> {
+    pub fn has_left(&self, attempt: &AttemptRow) -> Result<bool, JournalError> {
         let notes = self.notes(attempt.branch, attempt.seq)?;
-        Ok(notes.contains(&(attempt.fence, Note::Voided)))
+        let says = |note| notes.contains(&(attempt.fence, note));
+        Ok(says(Note::Voided) || says(Note::Fenced))
     }
 
     fn step(&self, fence: Fence) -> Result<Option<Step>, JournalError> {
@@ -503,6 +554,7 @@ impl Walk {
                             is_voided: false,
                             is_reopened: false,
                             is_retried: false,
+                            is_fenced: false,
                         })
                     })
                     .optional()
@@ -560,7 +612,8 @@ impl Walk {
         let rows = || -> rusqlite::Result<Vec<(Fence, Note)>> {
             let mut statement = self.db().prepare_cached(
                 "SELECT kind, fence, detail FROM events WHERE branch_id = ?1 AND seq = ?2 \
-                 AND fence IS NOT NULL AND kind IN ('voided', 'resolved', 'reopened', 'retried') ORDER BY id",
+                 AND fence IS NOT NULL \
+                 AND kind IN ('voided', 'resolved', 'reopened', 'retried', 'fenced') ORDER BY id",
             )?;
             let mut rows = statement.query((signed(branch.0), signed(seq.0)))?;
             let mut notes = Vec::new();
@@ -621,6 +674,9 @@ impl Walk {
     }
 }
 
+/// A key, its window, and the window's name.
+type Held = (String, String, String);
+
 /// What an event says of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Note {
@@ -630,6 +686,8 @@ enum Note {
     Reopened,
     /// A policy made it.
     Retried,
+    /// It goes on under another fence.
+    Fenced,
 }
 
 impl Note {
@@ -638,6 +696,7 @@ impl Note {
             "voided" => Some(Self::Voided),
             "reopened" => Some(Self::Reopened),
             "retried" => Some(Self::Retried),
+            "fenced" => Some(Self::Fenced),
             "resolved" => {
                 let verdict = json::member(detail?.as_bytes(), "verdict")?;
                 (json::text(verdict)? == "not_executed").then_some(Self::Voided)

@@ -52,6 +52,7 @@ pub fn pass_key<'l>(
     place: &KeyPlace<'_>,
     passed: &PassedKey<'_>,
 ) -> Option<Cow<'l, [u8]>> {
+    let params = json::last_member(json::remove_byte_order_mark(line), "params")?.value;
     let key = json::quote(passed.idempotency_key);
     match *place {
         KeyPlace::Meta => {
@@ -66,7 +67,7 @@ pub fn pass_key<'l>(
             attempt,
             fence,
         } => {
-            let arguments = arguments(line)?;
+            let arguments = arguments(params)?;
             let mut out = Cow::Borrowed(line);
             let wanted = [
                 Some((name, key)),
@@ -86,9 +87,7 @@ pub fn pass_key<'l>(
 
 /// Returns the call's raw arguments, an empty object for absent ones; nothing if they can't take a
 /// member.
-fn arguments(line: &[u8]) -> Option<&[u8]> {
-    let line = json::remove_byte_order_mark(line);
-    let params = json::last_member(line, "params")?.value;
+fn arguments(params: &[u8]) -> Option<&[u8]> {
     match json::last_member(params, "arguments") {
         None => json::is_object(params).then_some(&b"{}"[..]),
         Some(found) => match json::kind(found.value) {
@@ -219,7 +218,9 @@ mod tests {
         ] {
             assert_eq!(passed(line, &ALL), None, "{line}");
         }
-        assert_eq!(passed(r#"{"params":{"_meta":7}}"#, &KeyPlace::Meta), None);
+        for line in [r#"{"params":{"_meta":7}}"#, r#"{"params":[]}"#, "{}"] {
+            assert_eq!(passed(line, &KeyPlace::Meta), None, "{line}");
+        }
     }
 
     proptest! {

@@ -195,8 +195,7 @@ impl Refusal {
             let _ = write!(text, " at seq {seq}");
         }
         if let Some(tool) = &self.tool {
-            let comma = if self.seq.is_some() { "," } else { "" };
-            let _ = write!(text, "{comma} tool {}", json::quote(clip(tool)));
+            let _ = write!(text, ", tool {}", json::quote(clip(tool)));
         }
         let (what, advice) = self.sentences();
         let _ = write!(text, ": {what}");
@@ -241,7 +240,7 @@ impl Refusal {
                 );
             }
             (RefusalKind::InDoubt, _) => {
-                "the call was sent before and may or may not have taken effect; it was not run again"
+                "the call was begun before and may or may not have taken effect; it was not run again"
             }
             (RefusalKind::OutcomeUnknown, _) => {
                 "the call was forwarded and its answer will not come; it may or may not have taken \

@@ -90,6 +90,22 @@ pub fn plain_error(id: Option<RawId<'_>>, code: i32, message: &str) -> Vec<u8> {
     answer(id, Raw::Error(error.finish().as_bytes()))
 }
 
+/// Returns the notice that cancels a request of the client's at the upstream.
+///
+/// Source: MCP 2025-11-25, base protocol, cancellation.
+pub fn cancellation(id: &[u8]) -> Vec<u8> {
+    let mut params = Object::default();
+    params.raw("requestId", &String::from_utf8_lossy(id));
+    params.text("reason", "another run has taken this call over");
+    let mut notice = Object::default();
+    notice.text("jsonrpc", "2.0");
+    notice.text("method", "notifications/cancelled");
+    notice.raw("params", &params.finish());
+    let mut line = notice.finish().into_bytes();
+    line.push(b'\n');
+    line
+}
+
 /// What `_meta["checkpoint"]` says on an answer; what is `None` is left out.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Annotation {

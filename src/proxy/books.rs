@@ -8,6 +8,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::group::boot_id;
 use super::guardian::Guardian;
 use crate::guard::{Guard, Options, Surroundings};
 use crate::journal::cannot_use::CannotUse;
@@ -73,9 +74,7 @@ pub fn check(path: &JournalPath) -> Result<State, CannotUse> {
 /// Whatever could make a finished effect run again is refused.
 pub fn open(
     path: &JournalPath,
-    workflow: Option<WorkflowId>,
-    redacts: bool,
-    join_max: Duration,
+    options: Options,
     guardian: Arc<Mutex<Guardian>>,
     session: Session,
 ) -> Result<Books, CannotUse> {
@@ -96,21 +95,17 @@ pub fn open(
         mark.raise(0, highest)?;
         warnings.extend(read.warning(path, highest));
     }
-    let key = signature_key(path, &mut journal, redacts)?;
+    let key = signature_key(path, &mut journal, options.redacts)?;
     let around = Around {
         path: path.clone(),
         mark,
         query: LockQuery::new(path),
         lock: None,
         guardian,
+        boot_id: boot_id().unwrap_or_default(),
         has_warned: false,
     };
-    let options = Options {
-        workflow,
-        redacts,
-        key,
-        join_max,
-    };
+    let options = Options { key, ..options };
     Ok(Books {
         guard: Guard::new(journal, around, options, session),
         warnings,
@@ -147,7 +142,10 @@ pub fn open_for_verdicts(path: &JournalPath) -> Result<Desk, CannotUse> {
     let (mark, read) = Mark::open(path, &uid)?;
     let highest = highest_fence(path, &mut journal)?;
     mark::check(path, &read, highest)?;
-    warnings.extend(read.warning(path, highest));
+    if read.rebuilt {
+        mark.raise(0, highest)?;
+        warnings.extend(read.warning(path, highest));
+    }
     Ok(Desk {
         journal,
         mark,
@@ -156,7 +154,82 @@ pub fn open_for_verdicts(path: &JournalPath) -> Result<Desk, CannotUse> {
     })
 }
 
-fn open_sqlite(
+/// Opens a journal that is there to ask what would happen to a call. Nothing is written through
+/// [`Guard::foresee`].
+///
+/// # Errors
+///
+/// As [`open_for_verdicts`]; also without the key of a redacted journal, as then no call could be
+/// compared.
+pub fn open_to_foresee(
+    path: &JournalPath,
+    options: Options,
+) -> Result<Guard<SqliteJournal, Onlooker>, CannotUse> {
+    let Desk {
+        mut journal, locks, ..
+    } = open_for_verdicts(path)?;
+    let key = signature_key(path, &mut journal, false)?;
+    let options = Options { key, ..options };
+    Ok(Guard::new(
+        journal,
+        Onlooker(locks),
+        options,
+        Session::default(),
+    ))
+}
+
+/// The world around a journal for somebody who only asks: takes no lock and notes nothing.
+pub struct Onlooker(LockQuery);
+
+impl Surroundings for Onlooker {
+    fn take_session(&mut self, _id: SessionId) -> std::io::Result<bool> {
+        // The session is part of a transaction that is dropped.
+        Ok(true)
+    }
+
+    fn is_live(&mut self, id: SessionId) -> std::io::Result<bool> {
+        self.0.is_live(id.0)
+    }
+
+    fn is_attended(&mut self, id: SessionId) -> std::io::Result<bool> {
+        self.0.is_live(attended(id))
+    }
+
+    fn has_room(&mut self) -> bool {
+        true
+    }
+
+    fn raise_mark(&mut self, _fence: Fence) {}
+
+    fn random(&mut self) -> [u8; 16] {
+        [0; 16]
+    }
+
+    fn uptime(&mut self) -> (String, u64) {
+        (boot_id().unwrap_or_default(), uptime_ms())
+    }
+}
+
+/// Returns the milliseconds since the machine's boot.
+fn uptime_ms() -> u64 {
+    // The clock that goes on while the machine sleeps: a lease must not outlive a suspension.
+    #[cfg(target_os = "linux")]
+    let clock = nix::time::ClockId::CLOCK_BOOTTIME;
+    #[cfg(not(target_os = "linux"))]
+    let clock = nix::time::ClockId::CLOCK_MONOTONIC;
+    clock.now().map_or(0, |now| {
+        let since = Duration::from(now).as_millis();
+        since.try_into().unwrap_or(u64::MAX)
+    })
+}
+
+/// Opens the journal at `path` for writing, checked and watched: all that stands between a file and
+/// the guard.
+///
+/// # Errors
+///
+/// The file is no journal of this schema, is damaged, or can't be used as it must be.
+pub fn open_sqlite(
     path: &JournalPath,
     filesystem: &Filesystem,
 ) -> Result<(SqliteJournal, Vec<Warning>), CannotUse> {
@@ -296,6 +369,7 @@ pub struct Around {
     /// The session's lock, which the guardian shares, and the proxy's own, which it does not.
     lock: Option<(SessionId, SessionLock, SessionLock)>,
     guardian: Arc<Mutex<Guardian>>,
+    boot_id: String,
     has_warned: bool,
 }
 
@@ -350,5 +424,9 @@ impl Surroundings for Around {
 
     fn random(&mut self) -> [u8; 16] {
         random()
+    }
+
+    fn uptime(&mut self) -> (String, u64) {
+        (self.boot_id.clone(), uptime_ms())
     }
 }

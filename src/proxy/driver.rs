@@ -38,6 +38,9 @@ const UP_BYTES_MAX: usize = 4 << 20;
 /// Lines taken from one side in one round, so that one batch and one write serve many.
 const LINES_MAX: usize = 1024;
 
+/// The same in bytes: what is taken waits in memory until the round's end, whoever reads it then.
+const ROUND_BYTES_MAX: usize = 1 << 20;
+
 /// How long a reservation waits for a busy journal (contract, section 11).
 const RESERVE_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -287,7 +290,12 @@ impl Driver {
         // A client that does not read what we answer ourselves is not read either. What the upstream
         // says does not count: a client may well write to its end before it reads.
         let down_is_full = self.own_answers.queued_bytes >= DOWN_BYTES_MAX;
-        !self.client_eof && !up_is_full && !down_is_full && !self.session.phase().is_client_gone()
+        !self.client_eof
+            && !up_is_full
+            && !down_is_full
+            && !self.session.phase().is_client_gone()
+            // What waits for a busy journal will be the upstream's to read.
+            && self.session.held_bytes() < UP_BYTES_MAX
     }
 
     fn wants_upstream(&self) -> bool {
@@ -304,8 +312,8 @@ impl Driver {
         if ready.client && !ready.drains {
             self.edges.client_in.announce();
         }
-        let mut lines = 0;
-        while lines < LINES_MAX {
+        let (mut lines, mut taken) = (0, 0);
+        while lines < LINES_MAX && taken < ROUND_BYTES_MAX {
             match self.edges.client_in.fill() {
                 Ok(Filled::Data) => {}
                 Ok(Filled::WouldBlock) => return,
@@ -332,6 +340,7 @@ impl Driver {
             }
             while let Some(line) = self.edges.client_in.next_line(self.edges.line_bytes_max) {
                 lines += 1;
+                taken += line.kept_bytes();
                 self.client_spoke = true;
                 match line {
                     Line::Whole(line) => self.session.client_line(line),
@@ -341,7 +350,7 @@ impl Driver {
                         self.session.client_line_too_long(&prefix, &tail, bytes);
                     }
                 }
-                if lines >= LINES_MAX {
+                if lines >= LINES_MAX || taken >= ROUND_BYTES_MAX {
                     break;
                 }
             }
@@ -361,8 +370,8 @@ impl Driver {
         if !is_due || up.output_ended.is_some() {
             return;
         }
-        let mut lines = 0;
-        while lines < LINES_MAX {
+        let (mut lines, mut taken) = (0, 0);
+        while lines < LINES_MAX && taken < ROUND_BYTES_MAX {
             match up.output.fill() {
                 Ok(Filled::Data) => {}
                 Ok(Filled::WouldBlock) => return,
@@ -381,6 +390,7 @@ impl Driver {
             }
             while let Some(line) = up.output.next_line(self.edges.line_bytes_max) {
                 lines += 1;
+                taken += line.kept_bytes();
                 match line {
                     Line::Whole(line) => self.session.upstream_line(line, now),
                     Line::TooLong { prefix, discarded } => {
@@ -389,7 +399,7 @@ impl Driver {
                         self.session.upstream_line_too_long(&prefix, &tail, bytes);
                     }
                 }
-                if lines >= LINES_MAX {
+                if lines >= LINES_MAX || taken >= ROUND_BYTES_MAX {
                     break;
                 }
             }
@@ -555,6 +565,7 @@ impl Driver {
             // A broken pipe is no end by itself: the process will be seen to end, or it has only
             // closed its input and answers on.
             let _ = up.input.flush();
+            self.session.wrote_up(up.input.total_written());
         }
         while let Some(outgoing) = self.session.to_client(now) {
             let bytes = outgoing.line.len();
@@ -899,6 +910,9 @@ impl Driver {
                 std::thread::sleep(pause.min(RETRY_PAUSE_MAX));
             }
         }
+        // What the journal did not confirm in time is told all the same.
+        self.session.tell_kept(None);
+        self.write(Instant::now());
         self.edges.client_out.close();
         // Hosts that have sent a signal do not wait for a log to be moved.
         if let Some(desk) = self.desk.take()

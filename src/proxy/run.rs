@@ -5,7 +5,6 @@
 //! the upstream runs, one that is not is made with the first call.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use super::books;
 use super::child::{Upstream, UpstreamCommand};
@@ -17,14 +16,10 @@ use super::pipe::{Sink, Source};
 use super::session::{self, RunEnd, Session};
 use super::signals::Signals;
 use super::stderr::StderrSink;
+use crate::guard;
 use crate::journal::cannot_use::CannotUse;
 use crate::journal::place::{JournalPath, State};
 use crate::journal::{self};
-use crate::rules::ids::WorkflowId;
-
-/// For how long a caller waits for a call whose own caller gave up, where no timeout is set
-/// (contract, section 5).
-const JOIN_MAX: Duration = Duration::from_secs(30);
 
 /// What a run needs to know.
 #[derive(Clone, Debug)]
@@ -33,10 +28,8 @@ pub struct Settings {
     pub upstream: UpstreamCommand,
     /// The journal; `None`: a plain relay.
     pub journal: Option<JournalPath>,
-    /// `--workflow-id`.
-    pub workflow: Option<WorkflowId>,
-    /// `--redact-args-in-journal`.
-    pub redacts: bool,
+    /// What the guard needs to know; its key is found with the journal.
+    pub guard: guard::Options,
     /// `--max-message-bytes`.
     pub line_bytes_max: usize,
     /// What the session needs to know.
@@ -143,21 +136,12 @@ fn journal(
     settings: &Settings,
     guardian: &Arc<Mutex<Guardian>>,
 ) -> Result<Guarded, Failure> {
-    let workflow = settings.workflow.clone();
-    let redacts = settings.redacts;
-    let join_max = settings.session.call_timeout.unwrap_or(JOIN_MAX);
+    let options = settings.guard.clone();
     let guardian = Arc::clone(guardian);
     let open = {
         let path = path.clone();
         move |row| {
-            let books = books::open(
-                &path,
-                workflow.clone(),
-                redacts,
-                join_max,
-                Arc::clone(&guardian),
-                row,
-            )?;
+            let books = books::open(&path, options.clone(), Arc::clone(&guardian), row)?;
             for warning in &books.warnings {
                 tracing::warn!("{warning}");
             }

@@ -50,6 +50,8 @@ pub struct Step {
     pub is_reopened: bool,
     /// An event says that a policy made it a further attempt.
     pub is_retried: bool,
+    /// An event says that an operator took it away from its owner, under another fence.
+    pub is_fenced: bool,
 }
 
 /// An outcome, as it was stored.
@@ -257,7 +259,19 @@ fn begin(row: &Entry, before: Option<&(Entry, &Step)>, step: &Step, faults: &mut
         call_id: row.call_id.clone(),
     };
     let made = match before {
+        // A policy that takes an entry over starts a new attempt; an operator starts none.
+        Some((entry, last))
+            if last.is_fenced && (step.attempt, step.round) == (entry.attempt, entry.round) =>
+        {
+            lifecycle::take_away(entry, step.fence)
+        }
         None => Ok(lifecycle::reserve_new(reservation.clone())),
+        // The same attempt under a new fence: its owner has lost it.
+        Some((entry, last))
+            if last.is_fenced && (last.attempt, last.round) == (step.attempt, step.round) =>
+        {
+            lifecycle::take_away(entry, step.fence)
+        }
         Some((entry, _)) if step.round > 0 => lifecycle::reserve_round(entry, reservation.clone()),
         Some((entry, last)) => {
             // The one change that the product never makes: a finished effect that runs again.

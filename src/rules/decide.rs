@@ -12,6 +12,7 @@
 
 use super::entry::Status;
 use super::policy::{Delivery, OnDivergence, OnFailure, OnInFlight};
+use crate::seeded::{self, Bug};
 
 /// Whether the call's signature is the entry's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -207,6 +208,9 @@ pub fn decide(entry: Option<EntryFacts>, policy: PolicyFacts) -> (Decision, Lett
         OnDivergence::Strict => Decision::Diverge,
         OnDivergence::Fork => Decision::Fork,
     };
+    if let Some(wrong) = seeded_decision(entry, same) {
+        return wrong;
+    }
     match entry.status {
         Status::Completed if !same => (diverge, Letter('C')),
         Status::Completed
@@ -262,6 +266,21 @@ pub fn decide(entry: Option<EntryFacts>, policy: PolicyFacts) -> (Decision, Lett
         Status::Denied if same => (Decision::Deny, Letter('X')),
         Status::Denied => (Decision::Diverge, Letter('X')),
     }
+}
+
+/// Returns what the bugs that are there on purpose make of an entry.
+fn seeded_decision(entry: EntryFacts, same: bool) -> Option<(Decision, Letter)> {
+    let runs_again = match entry.status {
+        Status::Pending => entry.owner == Owner::Gone && seeded::has(Bug::PendingRunsAgain),
+        Status::Failed => seeded::has(Bug::FailedRunsAgain),
+        Status::Completed => same && seeded::has(Bug::CompletedRunsAgain),
+        Status::InputRequired | Status::Accepted | Status::Voided | Status::Denied => false,
+    };
+    if runs_again {
+        return Some((Decision::Retry, Letter('?')));
+    }
+    (entry.status == Status::Completed && !same && seeded::has(Bug::ChangedCallReplayed))
+        .then_some((Decision::Replay, Letter('?')))
 }
 
 #[cfg(test)]

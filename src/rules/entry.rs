@@ -144,7 +144,8 @@ pub enum Unanswered {
     NotWritten,
     /// The proxy stopped waiting: the drain time had passed.
     DrainEnded,
-    /// An operator took the entry from its owner: what that one still hears is stale.
+    /// The entry was taken from its owner, by an operator or by an attempt that then never ran:
+    /// what that owner still hears is stale.
     Fenced,
 }
 

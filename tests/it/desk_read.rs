@@ -114,7 +114,7 @@ fn a_doubt_is_shown_with_its_evidence_and_what_may_be_done() {
     let text = text(&world.operator(&["show", "1"]));
     for words in [
         "IN-DOUBT",
-        "Sent and unanswered",
+        "Reserved and unanswered",
         "toolu_9",
         "stderr tail",
         "--not-executed",

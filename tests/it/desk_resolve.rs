@@ -214,6 +214,7 @@ fn a_call_that_was_not_executed_runs_once_more() {
         .map(|attempt| &attempt["status"])
         .collect();
     assert_eq!(statuses, ["VOIDED", "COMPLETED"], "{shown}");
+    run(&world, 0, &["verify"]);
 }
 
 #[test]
@@ -283,6 +284,7 @@ fn a_running_call_is_refused_unless_it_is_forced_and_its_late_answer_is_stale() 
     for kind in ["fenced", "resolved", "stale_result"] {
         assert!(kinds.contains(&kind), "no {kind} in {kinds:?}");
     }
+    run(&world, 0, &["verify"]);
     assert_eq!(world.effects_of("charge"), 1);
 }
 
@@ -314,6 +316,10 @@ fn an_upstream_that_outlives_its_proxy_is_a_reason_to_refuse() {
     let forced: Vec<&str> = words.iter().chain(&["--force"]).copied().collect();
     run(&world, 0, &forced);
     assert_eq!(world.status(1), "VOIDED");
+    let mut proxy = world.proxy().start();
+    assert_done(&proxy.call(&Call::charge(2).seq(1)));
+    proxy.stop();
+    run(&world, 0, &["verify"]);
     let _ = sleeper.kill();
     let _ = sleeper.wait();
 }

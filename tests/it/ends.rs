@@ -488,3 +488,205 @@ fn a_drain_spins_no_core() {
     assert_eq!(proxy.wait_code(), 0);
     assert_eq!(world.effects_of("charge"), 1);
 }
+
+/// Case C42, the handshake's side of it.
+#[test]
+fn an_upstream_that_dies_before_the_handshake_is_answered_for() {
+    for command in [
+        "exit 3",
+        r#"read -r line; printf '{"jsonrpc":"2.0","id":1,'; exit 3"#,
+    ] {
+        let world = World::new();
+        let mut proxy = world.proxy().shell(command).start();
+        let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}});
+        let answer = proxy.request(1, "initialize", params);
+        assert_eq!(answer["error"]["code"], -32603, "{answer}");
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.contains("status 3"), "{message}");
+        assert_eq!(proxy.wait_code(), 69);
+        assert_eq!(proxy.next_line(), None, "half a line was forwarded");
+    }
+}
+
+/// Case C41: nobody waits for an upstream that is gone.
+#[test]
+fn an_upstream_that_dies_idle_ends_the_run_at_once() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    assert_done(&proxy.call(&Call::charge(1)));
+    let upstream = world.pid_of("upstream", 1);
+    kill(Pid::from_raw(upstream), Signal::SIGKILL).unwrap();
+    let killed = Instant::now();
+    assert_eq!(proxy.wait_code(), 69);
+    assert!(killed.elapsed() < Duration::from_secs(1));
+    assert_eq!(proxy.next_line(), None);
+    assert_eq!(world.entries().len(), 1);
+}
+
+/// Forwarded means that the pipe took a byte of it; what waited behind was never started.
+#[test]
+fn a_call_of_which_no_byte_was_taken_was_not_started() {
+    let world = World::new();
+    let mut proxy = world.proxy().upstream(&["--read-nothing"]).start();
+    let upstream = world.pid_of("upstream", 1);
+    let padding = "p".repeat(1 << 20);
+    proxy.send_call(&Call::new(1, "charge", json!({"padding": padding})).seq(1));
+    proxy.send_call(&Call::new(2, "refund", json!({})).seq(2));
+    while !world.journal().exists() || world.entries().len() < 2 {
+        std::thread::yield_now();
+    }
+    kill(Pid::from_raw(upstream), Signal::SIGKILL).unwrap();
+    assert_refused(&proxy.recv_id(1), "outcome_unknown", "unknown");
+    assert_refused(&proxy.recv_id(2), "upstream_unavailable", "not_started");
+    assert_eq!(proxy.wait_code(), 69);
+    assert_eq!(world.status(1), "PENDING");
+    assert_eq!(world.status(2), "VOIDED");
+    let evidence = world.show_json(1)["evidence"].clone();
+    let written = evidence["bytes_written"].as_u64().unwrap();
+    assert!((1..1 << 20).contains(&written), "{evidence}");
+}
+
+#[test]
+fn half_a_line_at_the_end_of_input_takes_nothing_from_a_running_call() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    hold_call(&world, &mut proxy);
+    let next = Call::new(2, "refund", json!({})).line();
+    proxy.send_raw(&next.as_bytes()[..next.len() - 1]);
+    proxy.close_stdin();
+    world.release("h");
+    assert_done(&proxy.recv_id(1));
+    assert_eq!(proxy.wait_code(), 0);
+    assert_eq!(world.effects().len(), 1);
+    assert_eq!(world.entries().len(), 1);
+}
+
+#[test]
+fn a_broken_output_ends_an_idle_proxy_whose_input_is_open() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    assert_done(&proxy.call(&Call::charge(1)));
+    proxy.drop_output();
+    let dropped = Instant::now();
+    assert_eq!(proxy.wait_code(), 0);
+    assert!(dropped.elapsed() < Duration::from_secs(2));
+    assert_eq!(world.effects_of("charge"), 1);
+}
+
+#[test]
+fn a_signal_ends_a_proxy_whose_client_does_not_read() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    let call = Call::new(1, "big", json!({"bytes": 4 << 20})).seq(1);
+    proxy.while_paused(|proxy| {
+        proxy.send_call(&call.script(json!({"hold_after": "h"})));
+        world.wait_held("h");
+        world.release("h");
+        while world.status(1) != "COMPLETED" {
+            std::thread::yield_now();
+        }
+        proxy.signal(Signal::SIGTERM);
+        let sent = Instant::now();
+        proxy.wait();
+        assert!(sent.elapsed() < AFTER_SIGNAL);
+    });
+    // Its caller never had it whole.
+    assert_eq!(world.entry(1)["delivered_at"], Value::Null);
+    assert_eq!(world.effects_of("big"), 1);
+}
+
+/// Contract 4: an operator must be able to see how it ended.
+#[test]
+fn the_evidence_of_each_end_is_kept_with_the_entry() {
+    for (name, code) in [("signal 9", None), ("3", Some(3))] {
+        let world = World::new();
+        let mut proxy = world.proxy().start();
+        let mut script = json!({"stderr_flood": 64, "die": "after_effect"});
+        if let Some(code) = code {
+            script["exit_code"] = json!(code);
+        }
+        let call = Call::charge(1).seq(1).script(script);
+        assert_refused(&proxy.call(&call), "outcome_unknown", "unknown");
+        let told = world.entry(1);
+        assert_eq!(told["unanswered"], "upstream_exited", "{told}");
+        assert_eq!(proxy.wait_code(), 69);
+        let shown = world.show_json(1);
+        let evidence = &shown["evidence"];
+        let bytes = call.line().len() + 1;
+        assert_eq!(evidence["bytes_written"], bytes, "{evidence}");
+        let status = evidence["exit_status"].to_string();
+        assert!(status.contains(name), "{evidence}");
+        assert!(evidence["elapsed_ms"].is_u64(), "{evidence}");
+        assert!(evidence["upstream_group"].as_i64() > Some(1), "{evidence}");
+        assert_eq!(evidence["upstream_alive"], false, "{evidence}");
+        let tail = evidence["stderr_tail"].as_str().unwrap();
+        assert!(tail.contains("xye"), "{evidence}");
+        assert_eq!(shown["entry"]["unanswered"], "upstream_exited", "{shown}");
+    }
+}
+
+#[test]
+fn a_timeout_is_kept_as_evidence_and_a_late_answer_still_settles() {
+    let world = World::new();
+    let mut proxy = world.proxy().flags(["--call-timeout", "150ms"]).start();
+    let call = Call::charge(1).seq(1).script(json!({"hold_after": "h"}));
+    let answer = proxy.call(&call);
+    assert_refused(&answer, "outcome_unknown", "unknown");
+    assert_eq!(refusal(&answer)["reason"], "timeout", "{answer}");
+    // What a caller has been told is durable: it may ask again at once, in another session.
+    let shown = world.show_json(1);
+    assert_eq!(shown["entry"]["status"], "PENDING", "{shown}");
+    assert_eq!(shown["entry"]["gave_up"], "timeout", "{shown}");
+    assert_eq!(shown["entry"]["in_doubt"], false, "{shown}");
+    assert!(
+        shown["evidence"]["elapsed_ms"].as_u64() >= Some(150),
+        "{shown}"
+    );
+    world.release("h");
+    proxy.await_quiet();
+    // A later call's answer proves that the late one was taken, and not forwarded.
+    assert_done(&proxy.call(&Call::new(3, "refund", json!({}))));
+    let entry = world.entry(1);
+    assert_eq!(entry["status"], "COMPLETED", "{entry}");
+    assert_eq!(entry["delivered_at"], Value::Null, "{entry}");
+    proxy.close_stdin();
+    assert_eq!(proxy.wait_code(), 0);
+    assert_eq!(proxy.next_line(), None, "the late answer was forwarded");
+    assert_eq!(world.effects_of("charge"), 1);
+}
+
+/// A call that was never read is known not to be: the evidence tells how much was.
+#[test]
+fn a_timeout_tells_how_much_the_upstream_can_have_read() {
+    let world = World::new();
+    let flags = ["--call-timeout", "150ms", "--drain-timeout", "100ms"];
+    let mut proxy = world
+        .proxy()
+        .flags(flags)
+        .upstream(&["--read-nothing"])
+        .start();
+    let padding = "p".repeat(1 << 20);
+    let call = Call::new(1, "charge", json!({"padding": padding})).seq(1);
+    assert_refused(&proxy.call(&call), "outcome_unknown", "unknown");
+    let evidence = world.show_json(1)["evidence"].clone();
+    let written = evidence["bytes_written"].as_u64().unwrap();
+    assert!((1..1 << 20).contains(&written), "{evidence}");
+    proxy.close_stdin();
+    proxy.wait();
+}
+
+/// A call in its client's hands while the whole upstream is stopped, as by a debugger.
+#[test]
+fn a_stopped_upstream_is_ended_like_a_deaf_one() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    let upstream = hold_call(&world, &mut proxy);
+    kill(Pid::from_raw(upstream), Signal::SIGSTOP).unwrap();
+    proxy.signal(Signal::SIGTERM);
+    let sent = Instant::now();
+    proxy.wait();
+    assert!(sent.elapsed() < AFTER_SIGNAL);
+    assert!(!is_alive(upstream));
+    assert_eq!(world.entry(1)["in_doubt"], true);
+    assert_eq!(world.effects_of("charge"), 1);
+}

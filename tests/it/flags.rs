@@ -76,25 +76,6 @@ fn a_flag_that_needs_a_journal_is_refused_without_one() {
 
 /// A flag that does nothing would be a promise that is not kept.
 #[test]
-fn a_flag_that_is_not_there_yet_is_refused_clearly() {
-    for flags in [
-        vec!["--policy", "policy.toml"],
-        vec!["--resume"],
-        vec!["--on-divergence", "fork"],
-        vec!["--run-id", "r"],
-        vec!["--thread-id", "t"],
-        vec!["--max-calls", "3"],
-        vec!["--supersede"],
-    ] {
-        let world = World::new();
-        std::fs::write(world.path("policy.toml"), "").unwrap();
-        let named = flags[0];
-        let output = world.proxy().flags(flags).run(b"");
-        assert_usage_error(&world, &output, named);
-    }
-}
-
-#[test]
 fn a_journal_that_is_no_file_is_refused() {
     for name in [":memory:", "file:run.db", "file:run.db?mode=memory"] {
         let world = World::new();

@@ -350,7 +350,8 @@ fn play_client_line(session: &mut Session<'_>, case: &Case, id: u64) {
                 return;
             }
             let error: Value = serde_json::from_str(&member_bytes(answer, "error")).unwrap();
-            let is_right = error["code"].to_string() == code
+            let code: i64 = code.parse().unwrap();
+            let is_right = error["code"] == code
                 && error["data"]["kind"] == kind
                 && error["data"]["side_effect"] == "not_started";
             session.check(name, is_right, || error.to_string());

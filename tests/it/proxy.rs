@@ -94,6 +94,13 @@ impl Proxy {
         }
     }
 
+    /// The next line, however long it takes to make, within this limit.
+    pub(crate) fn recv_line_within(&mut self, limit: Duration) -> Vec<u8> {
+        assert!(self.stash.is_empty());
+        let line = self.read_line(limit).flatten();
+        line.unwrap_or_else(|| panic!("no line came\n{}", self.stderr_now()))
+    }
+
     /// The next line, which must come.
     pub(crate) fn recv_line(&mut self) -> Vec<u8> {
         self.next_line()

@@ -155,3 +155,237 @@ fn a_question_is_not_replayable_to_the_older_revisions() {
     assert_eq!(world.effects_of("ask"), 0);
     assert_eq!(world.calls_at_upstream(), 1);
 }
+
+/// Contract 7: it is found by its state over a restart, without seq or key.
+#[test]
+fn a_further_round_without_a_seq_is_found_by_its_state_over_a_restart() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    assert_eq!(
+        proxy.call(&ask(1))["result"]["resultType"],
+        "input_required"
+    );
+    proxy.kill9();
+    let mut proxy = world.proxy().start();
+    let done = proxy.call_line(&round(2, "state-1"));
+    assert!(result_bytes(&done).contains(r#""resultType":"complete""#));
+    proxy.stop();
+    assert_eq!(world.entries().len(), 1);
+    assert_eq!(world.status(1), "COMPLETED");
+    assert_eq!(world.effects_of("ask"), 1);
+}
+
+fn stateless_ask(id: u32) -> Call {
+    Call::new(id, "ask", json!({"order_id": "A-1", "stateless": true})).modern()
+}
+
+fn stateless_round(id: u32) -> Call {
+    let answers = json!({"answer": {"action": "accept", "content": {}}});
+    stateless_ask(id).param("inputResponses", answers)
+}
+
+#[test]
+fn a_further_round_without_a_state_is_found_by_what_was_asked_in_this_session() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    // Two equal questions are open; the answers are for the oldest first.
+    for id in 1..=2 {
+        proxy.call(&stateless_ask(id));
+    }
+    // Answers to something else belong to neither.
+    let strange = stateless_ask(3).param("inputResponses", json!({"other": {}}));
+    proxy.call(&strange);
+    assert_eq!(world.entries().len(), 3);
+    for (id, seq) in [(4, 1), (5, 2)] {
+        proxy.call(&stateless_round(id));
+        assert_eq!(world.status(seq), "COMPLETED", "{seq}");
+        assert_eq!(world.entries().len(), 3);
+    }
+    proxy.stop();
+    // After a restart nothing tells whose answers these are.
+    let mut proxy = world.proxy().start();
+    proxy.call(&stateless_ask(6));
+    proxy.kill9();
+    let mut proxy = world.proxy().start();
+    proxy.call(&stateless_round(7));
+    proxy.stop();
+    assert_eq!(world.status(4), "INPUT_REQUIRED");
+    assert_eq!(world.entries().len(), 5);
+}
+
+#[test]
+fn another_state_or_other_arguments_under_its_seq_diverge() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    proxy.call(&ask(1).seq(1));
+    let answers = json!({"answer": {"action": "accept", "content": {}}});
+    let without_state = ask(2).seq(1).param("inputResponses", answers.clone());
+    let other_arguments = Call::new(3, "ask", json!({"order_id": "B-2"}))
+        .modern()
+        .seq(1)
+        .param("requestState", "state-1")
+        .param("inputResponses", answers);
+    for wrong in [
+        round(4, "state-2").seq(1),
+        round(5, "State-1").seq(1),
+        round(6, "").seq(1),
+        without_state,
+        other_arguments,
+    ] {
+        assert_refused(&proxy.call(&wrong), "divergence", "not_started");
+    }
+    assert_eq!(world.status(1), "INPUT_REQUIRED");
+    // Escapes are no difference.
+    let line = round(7, "STATE")
+        .seq(1)
+        .line()
+        .replace("STATE", "\\u0073tate-1");
+    proxy.send(line);
+    assert_done(&proxy.recv_id(7));
+    proxy.stop();
+    assert_eq!(world.effects_of("ask"), 1);
+    assert_eq!(world.calls_at_upstream(), 2);
+}
+
+/// MCP 16.35 and 16.36, over two questions and a restart between them.
+#[test]
+fn a_chain_of_rounds_is_one_entry_and_its_replay_asks_nothing() {
+    let world = World::new();
+    let call = |id: u32| Call::new(id, "ask", json!({"rounds": 2})).modern().seq(1);
+    let answer = |id: u32, state: &str| {
+        call(id)
+            .param("requestState", state)
+            .param("inputResponses", json!({"answer": {}}))
+    };
+    let mut proxy = world.proxy().start();
+    proxy.call(&call(1));
+    let second = proxy.call_line(&answer(2, "state-1"));
+    assert!(result_bytes(&second).contains("state-2"));
+    assert_eq!(world.status(1), "INPUT_REQUIRED");
+    proxy.kill9();
+    let mut proxy = world.proxy().start();
+    // A first round again is asked what was asked last; the round before is no longer open.
+    let again = proxy.call_line(&call(3));
+    assert_eq!(result_bytes(&again), result_bytes(&second));
+    let stale = proxy.call(&answer(4, "state-1"));
+    assert_refused(&stale, "divergence", "not_started");
+    let done = proxy.call_line(&answer(5, "state-2"));
+    assert!(result_bytes(&done).contains("complete"));
+    let replay = proxy.call_line(&call(6));
+    assert_eq!(result_bytes(&replay), result_bytes(&done));
+    // So is a round of it that was answered already.
+    let replay = proxy.call_line(&answer(7, "state-2"));
+    assert_eq!(result_bytes(&replay), result_bytes(&done));
+    proxy.stop();
+    assert_eq!(world.entries().len(), 1);
+    assert_eq!(world.effects_of("ask"), 1);
+    assert_eq!(world.calls_at_upstream(), 3);
+}
+
+/// An upstream that sheds load asks nothing and gives a state (MCP 2026-07-28).
+#[test]
+fn a_round_that_asks_nothing_goes_on_by_its_state() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    let call = |id: u32| Call::new(id, "ask", json!({"quiet": true})).modern();
+    let question = proxy.call(&call(1));
+    assert_eq!(question["result"].get("inputRequests"), None);
+    assert_done(&proxy.call(&call(2).param("requestState", "state-1")));
+    proxy.stop();
+    assert_eq!(world.entries().len(), 1);
+    assert_eq!(world.effects_of("ask"), 1);
+}
+
+#[test]
+fn voiding_a_later_round_returns_to_the_question() {
+    for code in [-32020, -32021, -32022] {
+        let world = World::new();
+        let mut proxy = world.proxy().start();
+        let question = proxy.call_line(&ask(1).seq(1));
+        let error = json!({"code": code, "message": "mend and send again"});
+        let mending = json!({"error": error, "no_effect": true});
+        let answer = proxy.call(&round(2, "state-1").seq(1).script(mending));
+        assert_eq!(answer["error"]["code"], code, "{answer}");
+        assert_eq!(world.status(1), "INPUT_REQUIRED", "{code}");
+        // The question still stands, and so does its answer.
+        let again = proxy.call_line(&ask(3).seq(1));
+        assert_eq!(result_bytes(&again), result_bytes(&question));
+        assert_done(&proxy.call(&round(4, "state-1").seq(1)));
+        proxy.stop();
+        assert_eq!(world.status(1), "COMPLETED");
+        assert_eq!(world.effects_of("ask"), 1);
+        assert_eq!(world.entries().len(), 1);
+    }
+}
+
+/// MCP 16.41 and 16.42.
+#[test]
+fn mend_and_send_again_frees_the_seq_and_other_errors_do_not() {
+    for (code, is_free) in [
+        (-32020, true),
+        (-32021, true),
+        (-32022, true),
+        (-32042, true),
+        (-32602, false),
+        (-32603, false),
+        (-32000, false),
+        (-32601, false),
+    ] {
+        let world = World::new();
+        let mut proxy = world.proxy().start();
+        let error = json!({"code": code, "message": "x"});
+        let script = json!({"error": error, "no_effect": true});
+        let first = proxy.call(&Call::charge(1).seq(1).script(script));
+        assert_eq!(first["error"]["code"], code);
+        let mended = Call::new(2, "charge", json!({"order_id": "mended"})).seq(1);
+        let answer = proxy.call(&mended);
+        if is_free {
+            assert_done(&answer);
+            assert_eq!(world.status(1), "COMPLETED", "{code}");
+        } else {
+            assert_refused(&answer, "divergence", "not_started");
+            let replay = proxy.call(&Call::charge(3).seq(1));
+            assert_eq!(replay["error"], first["error"], "{code}");
+            assert_eq!(world.status(1), "FAILED", "{code}");
+        }
+        proxy.stop();
+        assert_eq!(world.effects_of("charge"), usize::from(is_free), "{code}");
+    }
+}
+
+/// MCP 4.1: each era refuses a shape that the other has.
+#[test]
+fn what_has_no_legal_form_in_the_other_era_is_refused_there_and_only_there() {
+    let array = r#"{"content":[],"structuredContent":[1,2]}"#;
+    let modern_array = r#"{"resultType":"complete","content":[],"structuredContent":[1,2]}"#;
+    let modern_object = r#"{"resultType":"complete","content":[],"structuredContent":{"a":1.0}}"#;
+    let extension = r#"{"resultType":"x-vendor","content":[]}"#;
+    for (result, is_modern, elsewhere) in [
+        (array, false, true),
+        (modern_array, true, false),
+        (modern_object, true, true),
+        (extension, true, true),
+    ] {
+        let world = World::new();
+        let call = |id: u32, is_modern: bool| {
+            let call = Call::charge(id).seq(1);
+            if is_modern { call.modern() } else { call }
+        };
+        let mut proxy = world.proxy().start();
+        let live = proxy.call_line(&call(1, is_modern).script(json!({"result": result})));
+        assert_eq!(result_bytes(&live), result);
+        let same = proxy.call_line(&call(2, is_modern));
+        assert_eq!(result_bytes(&same), result, "its own era");
+        let other = proxy.call(&call(3, !is_modern));
+        if elsewhere {
+            assert_eq!(other.get("error"), None, "{other}");
+            if !is_modern {
+                assert_eq!(other["result"]["resultType"], "complete", "{other}");
+            }
+        } else {
+            assert_refused(&other, "not_replayable", "completed");
+        }
+        proxy.stop();
+        assert_eq!(world.effects_of("charge"), 1);
+    }
+}

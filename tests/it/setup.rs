@@ -66,6 +66,12 @@ impl<'w> Setup<'w> {
         self
     }
 
+    /// A policy file with this text.
+    pub(crate) fn policy(self, text: &str) -> Self {
+        let path = self.world.policy_file(text);
+        self.flags([OsString::from("--policy"), path.into()])
+    }
+
     /// Options of the scripted upstream.
     pub(crate) fn upstream(mut self, options: &[&str]) -> Self {
         let options = options.iter().map(|word| (*word).to_owned()).collect();

@@ -58,6 +58,22 @@ impl World {
         self.path("state").join("run.db")
     }
 
+    /// Writes a policy file; each text has a file of its own.
+    pub(crate) fn policy_file(&self, text: &str) -> PathBuf {
+        let mut number = 0;
+        loop {
+            let path = self.path(&format!("policy-{number}.toml"));
+            match fs::read_to_string(&path) {
+                Ok(there) if there == text => return path,
+                Ok(_) => number += 1,
+                Err(_) => {
+                    fs::write(&path, text).unwrap();
+                    return path;
+                }
+            }
+        }
+    }
+
     /// A proxy with a journal before the scripted upstream.
     pub(crate) fn proxy(&self) -> Setup<'_> {
         Setup::new(self)

@@ -5,6 +5,19 @@ use crate::cli::exit::Exit;
 
 /// Resolves a command line (without the program's name) under the given variables.
 fn given(args: &[&str], env: &[(&str, &str)]) -> Result<ProxySettings, CliError> {
+    with(resolve, args, env)
+}
+
+/// As [`given`], with flags that this version reads and does not act on yet.
+fn given_all(args: &[&str], env: &[(&str, &str)]) -> Result<ProxySettings, CliError> {
+    with(resolve, args, env)
+}
+
+fn with(
+    resolve: fn(ProxyArgs, LogSettings, Env<'_>) -> Result<ProxySettings, CliError>,
+    args: &[&str],
+    env: &[(&str, &str)],
+) -> Result<ProxySettings, CliError> {
     let command = ProxyArgs::augment_args(clap::Command::new("checkpoint"))
         .disable_version_flag(true)
         .no_binary_name(true);
@@ -42,6 +55,13 @@ fn defaults() {
             ),
             journal: None,
             workflow_id: None,
+            run_id: None,
+            thread_id: None,
+            policies: PolicySet::default(),
+            on_divergence: OnDivergence::Strict,
+            resume: false,
+            max_calls: None,
+            supersede: false,
             trust_annotations: false,
             redact_args: false,
             identity: Some(Identity {
@@ -232,42 +252,6 @@ fn refusals_name_the_place_the_value_and_what_was_expected() {
 }
 
 #[test]
-fn what_is_not_there_yet_is_refused_and_not_ignored() {
-    let flags: &[&[&str]] = &[
-        &["--policy", "p.toml"],
-        &["--resume"],
-        &["--on-divergence", "fork"],
-        &["--run-id", "r"],
-        &["--thread-id", "t"],
-        &["--max-calls", "3"],
-        &["--supersede"],
-    ];
-    for flag in flags {
-        let args = [flag, &["--journal", "j", "--", "p"][..]].concat();
-        assert_eq!(
-            refused(&args, &[]),
-            format!(
-                "not available in this version: {}",
-                match flag[0] {
-                    "--on-divergence" => "--on-divergence fork",
-                    flag => flag,
-                }
-            )
-        );
-    }
-    for variable in [
-        "CHECKPOINT_POLICY",
-        "CHECKPOINT_RUN_ID",
-        "CHECKPOINT_THREAD_ID",
-    ] {
-        assert_eq!(
-            refused(&["--", "p"], &[(variable, "x")]),
-            format!("not available in this version: {variable}")
-        );
-    }
-}
-
-#[test]
 fn the_upstreams_own_identity_can_be_kept() {
     assert_eq!(
         given(&["--keep-identity", "--", "p"], &[])
@@ -275,4 +259,103 @@ fn the_upstreams_own_identity_can_be_kept() {
             .identity,
         None
     );
+}
+
+#[test]
+fn policies_runs_and_limits_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("p.toml");
+    std::fs::write(&path, "[tools.pay]\nkey = \"args\"\nwindow = \"thread\"\n").unwrap();
+    let path = path.to_str().unwrap();
+    let settings = given_all(
+        &[
+            "--journal",
+            "j",
+            "--policy",
+            path,
+            "--run-id",
+            "r",
+            "--thread-id",
+            "t",
+            "--max-calls",
+            "3",
+            "--supersede",
+            "--resume",
+            "--on-divergence",
+            "fork",
+            "--",
+            "p",
+        ],
+        &[],
+    )
+    .unwrap();
+    assert!(settings.policies.is_explicit("pay") && !settings.policies.is_explicit("x"));
+    assert_eq!(settings.run_id.as_deref(), Some("r"));
+    assert_eq!(settings.thread_id.as_deref(), Some("t"));
+    assert_eq!(settings.max_calls, Some(3));
+    assert!(settings.supersede && settings.resume);
+    assert_eq!(settings.on_divergence, OnDivergence::Fork);
+
+    let env = [
+        ("CHECKPOINT_POLICY", path),
+        ("CHECKPOINT_RUN_ID", "r"),
+        ("CHECKPOINT_THREAD_ID", "t"),
+    ];
+    let settings = given_all(&["--", "p"], &env).unwrap();
+    assert!(settings.policies.is_explicit("pay"));
+    assert_eq!(settings.run_id.as_deref(), Some("r"));
+    // What loses is not looked at.
+    let args = ["--policy", path, "--thread-id", "t", "--", "p"];
+    given_all(&args, &[("CHECKPOINT_POLICY", "/none")]).unwrap();
+
+    let shown = |args: &[&str], env: &[(&str, &str)]| given_all(args, env).unwrap_err().to_string();
+    assert_eq!(
+        shown(&["--policy", path, "--", "p"], &[]),
+        format!(
+            "{path}:3: tools.pay.window: expected a thread id for \"thread\": --thread-id ID, \
+             or CHECKPOINT_THREAD_ID"
+        )
+    );
+    assert!(
+        shown(&["--", "p"], &[("CHECKPOINT_POLICY", "/none/p.toml")])
+            .starts_with("the policy file /none/p.toml can't be read: ")
+    );
+    assert_eq!(
+        shown(&["--policy", "", "--", "p"], &[]),
+        "expected the path of a policy file, not ''"
+    );
+    assert_eq!(
+        shown(&["--run-id", "", "--", "p"], &[]),
+        "invalid value '' for '--run-id <ID>': expected an id that is not empty"
+    );
+    assert_eq!(
+        shown(&["--", "p"], &[("CHECKPOINT_THREAD_ID", "")]),
+        "invalid value '' of the environment variable CHECKPOINT_THREAD_ID: \
+         expected an id that is not empty"
+    );
+}
+
+#[test]
+fn what_needs_a_journal_says_so() {
+    let flags: &[&[&str]] = &[
+        &["--redact-args-in-journal"],
+        &["--resume"],
+        &["--on-divergence", "fork"],
+        &["--max-calls", "3"],
+        &["--supersede"],
+    ];
+    for flag in flags {
+        let refusal = given_all(&[flag, &["--", "p"][..]].concat(), &[]).unwrap_err();
+        let name = match flag[0] {
+            "--on-divergence" => "--on-divergence fork",
+            name => name,
+        };
+        assert_eq!(refusal.to_string(), format!("{name} needs a journal"));
+        given_all(
+            &[flag, &["--", "p"][..]].concat(),
+            &[("CHECKPOINT_JOURNAL", "j")],
+        )
+        .unwrap();
+    }
+    given_all(&["--on-divergence", "strict", "--", "p"], &[]).unwrap();
 }

@@ -13,7 +13,7 @@ use crate::proxy::group;
 use crate::rules::ids::{Fence, SessionId};
 
 /// Returns all that is known of an entry.
-pub(super) fn detail(whole: Whole) -> Detail {
+pub(in crate::cli) fn detail(whole: Whole) -> Detail {
     let entry = reading::view(&whole.place, whole.found);
     let current = whole
         .attempts
@@ -51,7 +51,7 @@ pub(super) fn detail(whole: Whole) -> Detail {
         protocol: current.and_then(|attempt| attempt.protocol_version.clone()),
         policy: current.and_then(|attempt| attempt.policy.clone()),
         traceparent: current.and_then(|attempt| attempt.traceparent.clone()),
-        forked_from: whole.place.forked_from.map(|workflow| workflow.0),
+        forked_from: whole.place.parent.as_ref().map(reading::fork),
         entry,
     }
 }
@@ -204,7 +204,7 @@ fn event_view(row: &EventRow, attempts: &[AttemptRow]) -> EventView {
 }
 
 /// Returns the members of that name as `name value`, a lone `kind` or `reason` as its value.
-fn words(detail: &Value, names: &[&str]) -> String {
+pub(in crate::cli) fn words(detail: &Value, names: &[&str]) -> String {
     let mut parts = Vec::new();
     for name in names {
         let value = match &detail[*name] {

@@ -42,7 +42,8 @@ pub(super) fn legal_commands(
         | Knowledge::SentUnanswered
         | Knowledge::InputRequired
         | Knowledge::Accepted
-        | Knowledge::NotExecuted => {}
+        | Knowledge::NotExecuted
+        | Knowledge::Reopened => {}
     }
     if entry.quarantined && exists("verify") {
         lines.push(target.journal_line("verify"));
@@ -50,7 +51,7 @@ pub(super) fn legal_commands(
     if exists("decide") {
         let tool = quote(&entry.tool);
         let start = format!("decide --tool {tool} --seq {}", entry.seq);
-        lines.push(target.line(&start, "--args @args.json"));
+        lines.push(target.workflow_line(&start, "--args @args.json"));
     }
     lines
 }

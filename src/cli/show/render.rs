@@ -9,6 +9,7 @@ use crate::cli::escape::{escape, escape_block};
 use crate::cli::ls::tone;
 use crate::cli::output::{Column, Look, Tone, table};
 use crate::cli::pretty::pretty;
+use crate::cli::reading::ForkView;
 use crate::cli::view::took;
 
 /// How much of a payload people are shown; `--json` has all of it.
@@ -122,7 +123,10 @@ fn entry_fields(detail: &Detail, look: &Look) -> Vec<Field> {
         ("protocol", &detail.protocol),
         ("policy", &detail.policy),
         ("trace", &detail.traceparent),
-        ("forked from", &detail.forked_from),
+        (
+            "forked from",
+            &detail.forked_from.as_ref().map(ForkView::words),
+        ),
     ] {
         if let Some(value) = value {
             fields.push((name, value.clone()));

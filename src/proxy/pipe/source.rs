@@ -42,6 +42,16 @@ pub enum Line {
     },
 }
 
+impl Line {
+    /// How many bytes of it are in memory.
+    #[must_use]
+    pub fn kept_bytes(&self) -> usize {
+        match self {
+            Self::Whole(bytes) | Self::TooLong { prefix: bytes, .. } => bytes.len(),
+        }
+    }
+}
+
 /// Where a [`Source`] reads.
 #[derive(Debug)]
 enum Input {

@@ -3,7 +3,7 @@
 //! Must not: change an entry.
 
 use super::{Flight, Level, RefusalShape, Session};
-use crate::guard::{Admission, Note, Op, Refused, Replay};
+use crate::guard::{Admission, Note, Op, Refused, Replay, Ticket, Why};
 use crate::mcp::frame::{Raw, RawId};
 use crate::mcp::outcome::read_result;
 use crate::mcp::reply::{
@@ -83,19 +83,29 @@ impl Session {
         admission: &Admission,
         refused: &Refused,
     ) -> Refusal {
-        let kind = match refused.decision {
-            Decision::Diverge | Decision::Fork => RefusalKind::Divergence,
-            Decision::InFlight => RefusalKind::InFlight,
-            Decision::InDoubt => RefusalKind::InDoubt,
-            Decision::Abandon => RefusalKind::Abandoned,
-            Decision::Deny => RefusalKind::Denied,
-            Decision::Expired => RefusalKind::ResultExpired,
-            Decision::Quarantine
-            | Decision::Proceed
-            | Decision::Replay
-            | Decision::Join
-            | Decision::Retry
-            | Decision::NextRound => RefusalKind::Quarantined,
+        let kind = match refused.why {
+            Why::LimitReached => RefusalKind::LimitReached,
+            Why::StaleGeneration => RefusalKind::StaleGeneration,
+            Why::Table(decision) => match decision {
+                Decision::Diverge | Decision::Fork => RefusalKind::Divergence,
+                Decision::InFlight => RefusalKind::InFlight,
+                Decision::InDoubt => RefusalKind::InDoubt,
+                Decision::Abandon => RefusalKind::Abandoned,
+                Decision::Deny => RefusalKind::Denied,
+                Decision::Expired => RefusalKind::ResultExpired,
+                // Only of a call that was forwarded, and whose fence was taken away.
+                Decision::Proceed | Decision::Retry | Decision::NextRound => {
+                    RefusalKind::OutcomeUnknown
+                }
+                Decision::Quarantine | Decision::Replay | Decision::Join => {
+                    RefusalKind::Quarantined
+                }
+            },
+        };
+        // Whatever the entry is by now, this very call was sent.
+        let kind = match kind.side_effect() {
+            SideEffect::NotStarted if flight.call.was_forwarded => RefusalKind::OutcomeUnknown,
+            _ => kind,
         };
         let mut refusal = self.refusal_about(kind, flight, admission, refused.entry.as_ref());
         refusal.seq = refusal
@@ -161,6 +171,43 @@ impl Session {
                 _ => self.command("show", entry),
             });
         }
+        refusal
+    }
+
+    /// Returns a refusal about an attempt of this session's, with all that is known of it.
+    pub(super) fn refusal_on(
+        &self,
+        kind: RefusalKind,
+        reason: &str,
+        flight: &Flight,
+        ticket: Ticket,
+    ) -> Refusal {
+        let mut refusal = Refusal::new(kind);
+        refusal.reason = Some(reason.into());
+        refusal.seq = Some(ticket.seq.0);
+        refusal.attempt = Some(u64::from(ticket.attempt));
+        refusal.tool = Some(flight.call.tool.clone());
+        refusal.incoming_signature = Some(flight.signature.to_string());
+        if let Some(standing) = &flight.standing {
+            refusal.workflow_id = Some(standing.workflow.clone());
+            refusal.branch = Some(u64::from(standing.branch));
+            refusal.letter = Some(standing.letter.clone());
+            refusal.journaled = Some(Journaled {
+                signature: None,
+                status: Status::Pending.name().into(),
+                created_at: rfc3339(standing.created_at),
+            });
+        }
+        // While an answer may still come there is nothing to be settled yet.
+        let command = if reason == "timeout" {
+            "show"
+        } else {
+            "resolve"
+        };
+        refusal.hint = Some(format!(
+            "checkpoint {command} {} --journal {}",
+            ticket.seq, self.options.journal_shown
+        ));
         refusal
     }
 

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::{Asked, Flight, Level, PassingKind, PassingRequest, Session, Stage};
-use crate::guard::{Call, Op, Round};
+use crate::guard::{Call, CallKey, Op, Round};
 use crate::journal::Payload;
 use crate::json;
 use crate::mcp::call::{self, Malformed};
@@ -14,8 +14,9 @@ use crate::mcp::outcome;
 use crate::mcp::reply::{Refusal, RefusalKind};
 use crate::rules::entry::GaveUp;
 use crate::rules::ids::{Seq, WorkflowId};
-use crate::rules::policy::Policy;
+use crate::rules::policy::{OnCancel, derive_key};
 use crate::rules::signature::signature;
+use crate::seeded::{self, Bug};
 
 /// A short note on a call, before its line may be moved.
 enum Step {
@@ -60,9 +61,16 @@ impl Session {
             Step::Admit(mut flight, key) => {
                 flight.line = Some(line);
                 let op = Op::Admit(flight.call.clone());
+                if seeded::has(Bug::ForwardBeforeDurable)
+                    && let Some(line) = &flight.line
+                {
+                    self.up.push_call(line.to_vec(), key.clone());
+                }
                 self.met_call = true;
-                self.flights.insert(key.clone(), *flight);
-                self.ops.push((Asked::Admission(key), op));
+                flight.asked = Some(self.next_asking());
+                self.ops
+                    .push((Asked::Admission(key.clone(), self.askings), op));
+                self.flights.insert(key, *flight);
             }
         }
     }
@@ -183,9 +191,11 @@ impl Session {
         };
         self.settled.forget(&key);
         self.ours.forget(&key);
-        if !self.options.is_journaled
-            || (self.options.trusts_annotations && self.known.is_read_only(&call.name))
-        {
+        let policies = Arc::clone(&self.options.policies);
+        let in_force = policies.in_force(&call.name, self.known.idempotent_hint(&call.name));
+        let policy = &in_force.policy;
+        let is_trusted = self.options.trusts_annotations && self.known.is_read_only(&call.name);
+        if !self.options.is_journaled || !in_force.is_journaled(is_trusted) {
             return self.pass_call(call, key);
         }
         let fields = (|| -> Result<_, Malformed> {
@@ -213,7 +223,8 @@ impl Session {
             self.refuse_early(call, is_stateless, refused);
             return Step::Done;
         }
-        if self.phase.is_upstream_gone() || self.phase.is_ending() {
+        let is_ended_by_doubt = self.options.ends_on_doubt && self.met_doubt;
+        if self.phase.is_upstream_gone() || self.phase.is_ending() || is_ended_by_doubt {
             let mut refused = Refusal::new(RefusalKind::UpstreamUnavailable);
             refused.reason = Some(self.phase.why_unavailable());
             refused.seq = seq;
@@ -233,7 +244,31 @@ impl Session {
                 return Step::Done;
             }
         };
-        let policy = Policy::default();
+        let call_id = call.call_id(&self.options.call_id_from);
+        let given_key = given_key.map(|text| CallKey {
+            text,
+            is_derived: false,
+        });
+        let derived = if given_key.is_some() {
+            Ok(None)
+        } else {
+            derive_key(policy, call.arguments, &signature, call_id.as_deref())
+        };
+        let key_of_call = match derived {
+            Ok(derived) => given_key.or(derived.map(|text| CallKey {
+                text,
+                is_derived: true,
+            })),
+            Err(invalid) => {
+                let mut refused = Refusal::new(RefusalKind::InvalidKey);
+                refused.reason = Some(invalid.to_string());
+                refused.seq = seq;
+                refused.tool = Some(call.name.clone().into_owned());
+                self.refuse_early(call, is_stateless, refused);
+                return Step::Done;
+            }
+        };
+        let policy = Arc::clone(policy);
         let is_explicit = call.is_explicit();
         let asked = Call {
             tool: call.name.clone().into_owned(),
@@ -241,10 +276,8 @@ impl Session {
             arguments: call.arguments.map(|raw| part_of(line, raw)),
             workflow: workflow.map(WorkflowId),
             seq: seq.map(Seq),
-            key: given_key,
-            call_id: call
-                .call_id(&self.options.call_id_from)
-                .map(std::borrow::Cow::into_owned),
+            key: key_of_call,
+            call_id: call_id.map(std::borrow::Cow::into_owned),
             round: call.is_further_round().then(|| round_of(call)),
             protocol_version: call
                 .protocol_version
@@ -253,8 +286,11 @@ impl Session {
                 .or_else(|| self.known.protocol_version.clone()),
             tool_revision: self.known.tool_revision(&call.name),
             traceparent: call.traceparent.clone().map(std::borrow::Cow::into_owned),
-            policy: policy.clone(),
+            policy: Arc::clone(&policy),
+            policy_record: in_force.record.clone(),
             joined: None,
+            was_forwarded: false,
+            gave_up: None,
         };
         let flight = Flight {
             id: call.id.as_bytes().to_vec(),
@@ -262,9 +298,11 @@ impl Session {
             call: Box::new(asked),
             signature,
             policy,
+            standing: None,
             is_explicit,
             is_stateless,
             stage: Stage::Admitting,
+            asked: None,
             is_cancelled: false,
             is_answered: false,
             held_back: Vec::new(),
@@ -321,10 +359,25 @@ impl Session {
             return Step::Done;
         }
         match &flight.stage {
+            Stage::Confirming { ticket, .. } => {
+                let op = Op::GiveUp(*ticket, GaveUp::Cancelled);
+                flight.is_cancelled = true;
+                flight.held_back.push(line.as_ref().clone());
+                self.ops.push((Asked::Nobody, op));
+                Step::Done
+            }
             Stage::Admitting => {
                 // It follows its call, if that goes out at all.
                 flight.is_cancelled = true;
                 flight.held_back.push(line.as_ref().clone());
+                // An equal call may be asked about in the same batch.
+                for (asked, op) in &mut self.ops {
+                    if let (Asked::Admission(asked, _), Op::Admit(call)) = (asked, op)
+                        && asked == key
+                    {
+                        call.gave_up = Some(GaveUp::Cancelled);
+                    }
+                }
                 Step::Done
             }
             Stage::Joining { .. } => {
@@ -333,11 +386,19 @@ impl Session {
                 Step::Done
             }
             Stage::Forwarded(forwarded) => {
-                let ticket = forwarded.ticket;
+                let (ticket, sent_at) = (forwarded.ticket, forwarded.at);
                 flight.is_cancelled = true;
-                self.ops
-                    .push((Asked::Nobody, Op::GiveUp(ticket, GaveUp::Cancelled)));
+                let is_shielded = flight.policy.on_cancel == OnCancel::Shield;
+                if !seeded::has(Bug::GivingUpUnrecorded) {
+                    self.ops
+                        .push((Asked::Nobody, Op::GiveUp(ticket, GaveUp::Cancelled)));
+                }
+                // Shielded: the call goes on, so that its outcome becomes known.
+                if is_shielded {
+                    return Step::Done;
+                }
                 if self.has_waiters(&ticket.fence) {
+                    self.hurry_waiters(ticket.fence, sent_at);
                     self.say(
                         Level::Info,
                         "a cancellation is not forwarded: another caller waits for the same call",
@@ -356,9 +417,10 @@ impl Session {
                 if let Some(slot) = slot {
                     self.down.drop_slot(slot);
                 }
+                let is_shielded = flight.policy.on_cancel == OnCancel::Shield;
                 self.ops
                     .push((Asked::Nobody, Op::GiveUp(ticket, GaveUp::Cancelled)));
-                Step::Pass
+                if is_shielded { Step::Done } else { Step::Pass }
             }
         }
     }

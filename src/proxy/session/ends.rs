@@ -7,12 +7,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Asked, Level, PASSING_DRAIN_MAX, SIGNAL_DRAIN_MAX, Session, Stage};
+use super::{Asked, Flight, Level, PASSING_DRAIN_MAX, SIGNAL_DRAIN_MAX, Session, Stage};
 use crate::guard::{Op, Settlement, Ticket};
 use crate::json;
 use crate::mcp::frame::{IdKey, RawId};
 use crate::mcp::reply::{self, Refusal, RefusalKind};
 use crate::rules::entry::{GaveUp, Unanswered};
+use crate::seeded::{self, Bug};
 
 /// How the upstream ended.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -207,7 +208,9 @@ impl Session {
         let mut gone: Vec<Ticket> = self.down.clear();
         gone.extend(self.undelivered.drain(..).map(|(_, ticket)| ticket));
         let mut over = Vec::new();
-        for (key, flight) in &mut self.flights {
+        let mut flights: Vec<_> = self.flights.iter_mut().collect();
+        flights.sort_by_key(|(key, _)| *key);
+        for (key, flight) in flights {
             flight.is_answered = true;
             match &mut flight.stage {
                 Stage::Forwarded(forwarded) => gone.push(forwarded.ticket),
@@ -218,7 +221,7 @@ impl Session {
                     }
                 }
                 Stage::Joining { .. } => over.push(key.clone()),
-                Stage::Admitting => {}
+                Stage::Admitting | Stage::Confirming { .. } => {}
             }
         }
         for key in over {
@@ -261,7 +264,12 @@ impl Session {
             .values()
             .any(|request| request.kind != super::PassingKind::Listen);
         let passing_wait = passing && self.phase.passing_until.is_some_and(|until| now < until);
-        self.flights.is_empty() && self.ops.is_empty() && self.asked.is_empty() && !passing_wait
+        let is_fenced_done = self.fenced.values().all(|fenced| fenced.is_cancelled);
+        self.flights.is_empty()
+            && is_fenced_done
+            && self.ops.is_empty()
+            && self.asked.is_empty()
+            && !passing_wait
     }
 
     /// Returns whether running calls have had all the time that they may have.
@@ -281,7 +289,8 @@ impl Session {
         if self.phase.upstream_end.is_some() {
             return;
         }
-        self.phase.ended_by_itself = self.phase.drain_until.is_none();
+        // Its end is its own as long as we have not closed its input.
+        self.phase.ended_by_itself = !self.phase.input_closed;
         self.phase.ended_in_flight = !self.flights.is_empty() || !self.passing.is_empty();
         if self.phase.ended_by_itself {
             self.say(Level::Warn, end.words());
@@ -309,14 +318,15 @@ impl Session {
             };
             self.owners.remove(&ticket.fence);
             fences.push(ticket.fence);
-            if taken == 0 {
+            if taken == 0 || seeded::has(Bug::VoidAfterBytes) {
                 // Not forwarded means that the pipe accepted no byte of it.
-                self.void(Some(&key), ticket, "never forwarded");
                 let mut refusal = Refusal::new(RefusalKind::UpstreamUnavailable);
                 refusal.reason = Some(end.words());
                 refusal.seq = Some(ticket.seq.0);
                 refusal.tool = Some(flight.call.tool.clone());
-                self.refuse_flight(&flight, &refusal);
+                let asked = self.tell_later(&flight, &refusal, now);
+                self.ops
+                    .push((asked, Self::void_op(ticket, "never forwarded")));
                 continue;
             }
             let reason = if drained {
@@ -331,29 +341,26 @@ impl Session {
                 bytes,
                 elapsed,
             };
+            let mut refusal = self.refusal_on(
+                RefusalKind::OutcomeUnknown,
+                "upstream_exited",
+                &flight,
+                ticket,
+            );
+            refusal.more.push(("upstream", json::quote(&end.words())));
+            let asked = self.tell_later(&flight, &refusal, now);
             self.ops.push((
-                Asked::Nobody,
+                asked,
                 Op::Settle(Settlement::Lost {
                     ticket,
                     reason,
                     detail: evidence.json(),
                 }),
             ));
-            let mut refusal = Refusal::new(RefusalKind::OutcomeUnknown);
-            refusal.reason = Some("upstream_exited".into());
-            refusal.seq = Some(ticket.seq.0);
-            refusal.attempt = Some(u64::from(ticket.attempt));
-            refusal.tool = Some(flight.call.tool.clone());
-            refusal.workflow_id = flight.call.workflow.as_ref().map(|id| id.0.clone());
-            refusal.more.push(("upstream", json::quote(&end.words())));
-            refusal.hint = Some(format!(
-                "checkpoint show {} --journal {}",
-                ticket.seq, self.options.journal_shown
-            ));
-            self.refuse_flight(&flight, &refusal);
         }
-        let passing: Vec<_> = self.passing.drain().map(|(_, request)| request).collect();
-        for request in passing {
+        let mut passing: Vec<_> = self.passing.drain().collect();
+        passing.sort_by(|left, right| left.0.cmp(&right.0));
+        for (_, request) in passing {
             if let Some(id) = RawId::new(&request.id) {
                 self.answer_without_upstream(id);
             }
@@ -373,11 +380,16 @@ impl Session {
 
     /// Looks at the clock: deadlines of calls, waits and drains.
     pub fn tick(&mut self, now: Instant) {
+        self.tell_kept(Some(now));
+        let mut beats = Vec::new();
         let mut overdue = Vec::new();
         let mut due = Vec::new();
         for (key, flight) in &self.flights {
             match &flight.stage {
                 Stage::Forwarded(forwarded) => {
+                    if forwarded.beat_at.is_some_and(|at| now >= at) {
+                        beats.push(key.clone());
+                    }
                     if flight.waits() && forwarded.overdue_at.is_some_and(|at| now >= at) {
                         overdue.push(key.clone());
                     }
@@ -387,8 +399,13 @@ impl Session {
                         due.push(key.clone());
                     }
                 }
-                Stage::Admitting | Stage::Settling(_) => {}
+                Stage::Admitting | Stage::Confirming { .. } | Stage::Settling(_) => {}
             }
+        }
+        overdue.sort();
+        due.sort();
+        for key in beats {
+            self.beat(&key, now);
         }
         for key in overdue {
             self.overdue(&key, now);
@@ -407,6 +424,18 @@ impl Session {
         self.mark_lazy(now);
     }
 
+    /// Renews the lease of a running at-least-once call.
+    fn beat(&mut self, key: &IdKey, now: Instant) {
+        let Some(flight) = self.flights.get_mut(key) else {
+            return;
+        };
+        if let Stage::Forwarded(forwarded) = &mut flight.stage {
+            forwarded.beat_at = Some(now + flight.policy.heartbeat);
+            let op = Op::Renew(forwarded.ticket, flight.policy.lease_ttl);
+            self.ops.push((Asked::Renewal(key.clone()), op));
+        }
+    }
+
     fn overdue(&mut self, key: &IdKey, now: Instant) {
         let Some(flight) = self.flights.get_mut(key) else {
             return;
@@ -419,29 +448,70 @@ impl Session {
         let evidence = Evidence {
             reason: "timeout",
             end: None,
-            bytes_written: bytes,
+            bytes_written: self
+                .up_written
+                .saturating_sub(forwarded.bytes.start)
+                .min(bytes),
             bytes,
             elapsed: now.saturating_duration_since(forwarded.at),
         };
         let detail = evidence.json();
-        let mut refusal = Refusal::new(RefusalKind::OutcomeUnknown);
-        refusal.reason = Some("timeout".into());
-        refusal.seq = Some(ticket.seq.0);
-        refusal.attempt = Some(u64::from(ticket.attempt));
-        refusal.tool = Some(flight.call.tool.clone());
         let (id, explicit, stateless) =
             (flight.id.clone(), flight.is_explicit, flight.is_stateless);
-        flight.is_answered = true;
-        refusal.hint = Some(format!(
-            "checkpoint show {} --journal {}",
-            ticket.seq, self.options.journal_shown
-        ));
+        let Some(flight) = self.flights.get(key) else {
+            return;
+        };
+        let refusal = self.refusal_on(RefusalKind::OutcomeUnknown, "timeout", flight, ticket);
+        if let Some(flight) = self.flights.get_mut(key) {
+            flight.is_answered = true;
+        }
         let line = self.refusal_line(RawId::new(&id), &refusal, explicit, stateless);
-        self.down.push(line, None);
-        self.ops.push((
-            Asked::Nobody,
-            Op::Settle(Settlement::Overdue { ticket, detail }),
-        ));
+        let asked = self.tell_line_later(line, now);
+        self.ops
+            .push((asked, Op::Settle(Settlement::Overdue { ticket, detail })));
+        self.hurry_waiters(ticket.fence, now);
+    }
+
+    /// Keeps a refusal until it is durable that its call will not be answered: its caller may ask
+    /// again at once, in another session, which must not take the call for one that is waited for.
+    fn tell_later(&mut self, flight: &Flight, refusal: &Refusal, now: Instant) -> Asked {
+        if !flight.waits() {
+            return Asked::Nobody;
+        }
+        let line = self.refusal_line(
+            flight.raw_id(),
+            refusal,
+            flight.is_explicit,
+            flight.is_stateless,
+        );
+        self.tell_line_later(line, now)
+    }
+
+    fn tell_line_later(&mut self, line: Vec<u8>, now: Instant) -> Asked {
+        let slot = self.down.reserve(now);
+        self.telling.insert(slot, (now + super::TELL_MAX, line));
+        Asked::Telling(slot)
+    }
+
+    /// Tells a refusal that was kept, unless it has been told.
+    pub(super) fn tell(&mut self, slot: u64) {
+        if let Some((_, line)) = self.telling.remove(&slot) {
+            self.down.fill(slot, line, None);
+        }
+    }
+
+    /// Tells the refusals that were kept, all of them or those that can't be kept any longer.
+    pub fn tell_kept(&mut self, due: Option<Instant>) {
+        let mut slots: Vec<u64> = self
+            .telling
+            .iter()
+            .filter(|(_, (until, _))| due.is_none_or(|now| now >= *until))
+            .map(|(slot, _)| *slot)
+            .collect();
+        slots.sort_unstable();
+        for slot in slots {
+            self.tell(slot);
+        }
     }
 
     /// Returns whether nothing is left to be done for anybody but the upstream.
@@ -456,7 +526,8 @@ impl Session {
 
     /// Ends what still waits for another session's call, since this run is over.
     pub fn end_waits(&mut self) {
-        let waiting: Vec<IdKey> = self.flights.keys().cloned().collect();
+        let mut waiting: Vec<IdKey> = self.flights.keys().cloned().collect();
+        waiting.sort();
         for key in waiting {
             let Some(flight) = self.flights.remove(&key) else {
                 continue;

@@ -3,10 +3,11 @@
 //! Must not: let bytes of a call out before its reservation is durable, or an answer before its
 //! outcome is.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::client::unshare;
-use super::{Asked, Flight, Forwarded, Level, Session, Stage};
+use super::{Asked, Fenced, Flight, Forwarded, Level, Session, Stage, Standing};
 use crate::guard::{
     Admission, AdmissionVerdict, Answer, Done, Joined, Note, Op, Settlement, Ticket,
 };
@@ -14,7 +15,9 @@ use crate::journal::JournalError;
 use crate::mcp::frame::IdKey;
 use crate::mcp::reply::{Annotation, Refusal, RefusalKind, annotate};
 use crate::rules::entry::GaveUp;
-use crate::rules::ids::{Fence, Micros};
+use crate::rules::ids::Micros;
+use crate::rules::policy::{Delivery, OnCancel, OnLostLease, PassKey, Policy};
+use crate::seeded::{self, Bug};
 
 impl Session {
     /// Takes the ops for the next transaction, none while the journal still has a batch. Events
@@ -48,6 +51,7 @@ impl Session {
             }
             self.lazy_since = None;
         }
+        self.asked_at = Some(now);
         Some(ops)
     }
 
@@ -91,13 +95,21 @@ impl Session {
         let asked = std::mem::take(&mut self.asked);
         for (asked, done) in asked.into_iter().zip(done) {
             match (asked, done) {
-                (Asked::Admission(key), Done::Admitted(admission)) => {
-                    self.admitted(&key, &admission, now);
+                (Asked::Admission(key, asking), Done::Admitted(admission)) => {
+                    self.admitted(&key, asking, &admission, now);
                 }
                 (Asked::Settlement(key), Done::Settled(at)) => self.settled(&key, at, now),
                 (Asked::Settlement(key), Done::Stale) => self.went_stale(&key, now),
+                (Asked::Confirmation(key), Done::Noted) => self.confirmed(&key, now),
+                (Asked::Confirmation(key), Done::Stale) => self.ask_anew(&key),
+                (Asked::Renewal(key), Done::Stale) => self.lost_lease(&key, now),
+                (Asked::Telling(slot), _) => self.tell(slot),
                 (
-                    Asked::Nobody | Asked::Admission(_) | Asked::Settlement(_),
+                    Asked::Nobody
+                    | Asked::Admission(..)
+                    | Asked::Settlement(_)
+                    | Asked::Confirmation(_)
+                    | Asked::Renewal(_),
                     Done::Settled(_) | Done::Stale | Done::Noted | Done::Admitted(_),
                 ) => {}
             }
@@ -105,22 +117,64 @@ impl Session {
         self.mark_lazy(now);
     }
 
-    fn admitted(&mut self, key: &IdKey, admission: &Admission, now: Instant) {
-        let Some(flight) = self.flights.get_mut(key) else {
+    /// Returns a new number under which the journal is asked about a call.
+    pub(super) fn next_asking(&mut self) -> u64 {
+        self.askings += 1;
+        self.askings
+    }
+
+    fn admitted(&mut self, key: &IdKey, asking: u64, admission: &Admission, now: Instant) {
+        for note in &admission.notes {
+            if note.kind == "resume_ended" {
+                self.say(
+                    Level::Info,
+                    "the replay has come to its end: calls are new from here on",
+                );
+            }
+            self.lazily(Op::Note(note.clone()));
+        }
+        let owner_waits = match &admission.verdict {
+            AdmissionVerdict::Join { ticket, .. } => self
+                .owners
+                .get(&ticket.fence)
+                .and_then(|owner| self.flights.get(owner))
+                .is_some_and(Flight::waits),
+            AdmissionVerdict::Run(..)
+            | AdmissionVerdict::Replay(_)
+            | AdmissionVerdict::Refuse(_) => false,
+        };
+        let flight = self.flights.get_mut(key);
+        let asked = flight.filter(|flight| flight.asked == Some(asking));
+        let Some(flight) = asked else {
             // A joined caller that cancelled in the meantime. Nothing of it was forwarded.
             if let AdmissionVerdict::Run(ticket, _) = admission.verdict {
                 self.void(None, ticket, "the caller is gone");
             }
             return;
         };
+        flight.asked = None;
         match &admission.verdict {
             AdmissionVerdict::Run(ticket, letter) => {
+                flight.standing = Some(Standing {
+                    workflow: admission.workflow.0.clone(),
+                    branch: admission.branch,
+                    letter: letter.to_string(),
+                    created_at: admission.at,
+                });
                 let said = format!(
                     "proceed seq={} attempt={} letter={letter}",
                     ticket.seq, ticket.attempt
                 );
                 self.say(Level::Debug, said);
-                self.forward(key, *ticket, now);
+                let waited = self
+                    .asked_at
+                    .map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+                if waited > self.third_of_lease(key) {
+                    // It waited so long that somebody may have taken the entry over.
+                    self.confirm(key, *ticket, admission.place);
+                } else {
+                    self.forward(key, *ticket, admission.place, now);
+                }
             }
             AdmissionVerdict::Replay(replay) => {
                 let Some(flight) = self.flights.remove(key) else {
@@ -148,14 +202,18 @@ impl Session {
                     self.flights.remove(key);
                     return;
                 }
-                // The end of our own call wakes its waiters; another session's must be looked for.
-                let poll = if is_ours {
+                // The end of our own call wakes its waiters; another session's must be looked for,
+                // and so must the limit for one whose caller gave up while this was asked.
+                let poll = if is_ours && owner_waits {
                     Duration::from_secs(3600)
                 } else {
                     flight.policy.wait_poll
                 };
+                // The limit begins when it is first known that the other caller gave up.
                 let until = match &flight.stage {
-                    Stage::Joining { until, .. } => *until,
+                    Stage::Joining {
+                        until: Some(until), ..
+                    } => Some(*until),
                     _ => limit.map(|limit| now + limit),
                 };
                 let was_joining = matches!(flight.stage, Stage::Joining { .. });
@@ -207,7 +265,7 @@ impl Session {
     }
 
     /// The reservation is durable: the call may go out.
-    fn forward(&mut self, key: &IdKey, ticket: Ticket, now: Instant) {
+    fn forward(&mut self, key: &IdKey, ticket: Ticket, place: ([u8; 16], u32), now: Instant) {
         if self.phase.is_upstream_gone() {
             self.void(Some(key), ticket, "the upstream is gone");
             if let Some(flight) = self.flights.remove(key) {
@@ -222,26 +280,49 @@ impl Session {
         let Some(flight) = self.flights.get_mut(key) else {
             return;
         };
-        let Some(line) = flight.line.take() else {
-            return;
+        // The upstream may have it still: it answers by the id, so one id can't stand for two.
+        let is_free = !self.fenced.contains_key(key);
+        let may_run_again = flight.policy.delivery == Delivery::AtLeastOnce;
+        let line = match flight.line.take() {
+            Some(line) if is_free => line,
+            _ => {
+                self.not_again(key, ticket);
+                return;
+            }
         };
-        // They share the line, which now goes on its way without a copy.
-        flight.call.arguments = None;
-        let limit = flight.policy.timeout.or(self.options.call_timeout);
+        if may_run_again {
+            // Somebody may take it over, and its caller it back.
+            flight.line = Some(Arc::clone(&line));
+        } else {
+            // They share the line, which now goes on its way without a copy.
+            flight.call.arguments = None;
+        }
+        let line = unshare(line);
+        let line = match pass_key(&line, &flight.policy, ticket, place) {
+            Some(line) => line,
+            None => line,
+        };
+        let policy = &flight.policy;
+        let beat_at = (policy.delivery == Delivery::AtLeastOnce).then(|| now + policy.heartbeat);
+        let limit = policy.timeout.or(self.options.call_timeout);
         let is_gone = self.phase.is_client_gone();
         flight.stage = Stage::Forwarded(Forwarded {
             ticket,
             bytes: u64::MAX..u64::MAX,
             at: now,
             overdue_at: limit.map(|limit| now + limit),
+            beat_at,
         });
         self.owners.insert(ticket.fence, key.clone());
-        self.up.push_call(unshare(line), key.clone());
+        self.up.push_call(line, key.clone());
         let held_back = std::mem::take(&mut flight.held_back);
+        let is_shielded = flight.policy.on_cancel == OnCancel::Shield;
         if !held_back.is_empty() {
-            self.ops
-                .push((Asked::Nobody, Op::GiveUp(ticket, GaveUp::Cancelled)));
-            for line in held_back {
+            // Before what was asked since: an equal call after the cancellation joins this one.
+            let op = Op::GiveUp(ticket, GaveUp::Cancelled);
+            self.ops.insert(0, (Asked::Nobody, op));
+            // Shielded: the call goes on, so that its outcome becomes known.
+            for line in held_back.into_iter().filter(|_| !is_shielded) {
                 self.up.push(line);
             }
         } else if is_gone {
@@ -250,15 +331,137 @@ impl Session {
         }
     }
 
+    /// A call that our upstream has had once was to run again, and can't: its reservation is given
+    /// back, and the caller is told that nobody knows.
+    fn not_again(&mut self, key: &IdKey, ticket: Ticket) {
+        self.void(Some(key), ticket, "it has been forwarded before");
+        if let Some(flight) = self.flights.remove(key) {
+            self.ours.add(key.clone());
+            let mut refusal = Refusal::new(RefusalKind::OutcomeUnknown);
+            refusal.reason = Some("another session took the call over".into());
+            refusal.seq = Some(ticket.seq.0);
+            refusal.attempt = Some(u64::from(ticket.attempt));
+            refusal.tool = Some(flight.call.tool.clone());
+            self.refuse_flight(&flight, &refusal);
+        }
+    }
+
+    fn third_of_lease(&self, key: &IdKey) -> Duration {
+        self.flights
+            .get(key)
+            .map_or(Duration::MAX, |flight| flight.policy.lease_ttl / 3)
+    }
+
+    /// Asks whether the attempt is still ours, immediately before its first byte goes out.
+    fn confirm(&mut self, key: &IdKey, ticket: Ticket, place: ([u8; 16], u32)) {
+        if let Some(flight) = self.flights.get_mut(key) {
+            flight.stage = Stage::Confirming { ticket, place };
+            if flight.is_cancelled {
+                // Before what was asked since: an equal call after the cancellation joins this one.
+                let op = Op::GiveUp(ticket, GaveUp::Cancelled);
+                self.ops.insert(0, (Asked::Nobody, op));
+            }
+            self.ops
+                .push((Asked::Confirmation(key.clone()), Op::Confirm(ticket)));
+        }
+    }
+
+    fn confirmed(&mut self, key: &IdKey, now: Instant) {
+        if let Some(flight) = self.flights.get(key)
+            && let Stage::Confirming { ticket, place } = flight.stage
+        {
+            self.forward(key, ticket, place, now);
+        }
+    }
+
+    /// Another session has taken the entry over before anything went out: its outcome is ours.
+    fn ask_anew(&mut self, key: &IdKey) {
+        let Some(flight) = self.flights.get_mut(key) else {
+            return;
+        };
+        if let Stage::Confirming { ticket, .. } = flight.stage {
+            flight.call.joined = Some(Joined {
+                branch: ticket.branch,
+                seq: ticket.seq,
+                fence: ticket.fence,
+            });
+            flight.stage = Stage::Admitting;
+            let op = Op::Admit(flight.call.clone());
+            self.askings += 1;
+            flight.asked = Some(self.askings);
+            self.ops
+                .push((Asked::Admission(key.clone(), self.askings), op));
+        }
+    }
+
+    /// Another session has taken a running call over. Its outcome counts; ours would be stale.
+    fn lost_lease(&mut self, key: &IdKey, now: Instant) {
+        let Some(flight) = self.flights.get_mut(key) else {
+            return;
+        };
+        let Stage::Forwarded(forwarded) = &flight.stage else {
+            return;
+        };
+        let ticket = forwarded.ticket;
+        let cancels = flight.policy.on_lost_lease == OnLostLease::Cancel;
+        let id = flight.id.clone();
+        let fenced = Fenced {
+            ticket,
+            signature: flight.signature,
+            policy: Arc::clone(&flight.policy),
+            is_cancelled: flight.is_cancelled || cancels,
+        };
+        // Our upstream may never answer a call that was cancelled; the caller's answer is there,
+        // or on its way to the new owner.
+        if flight.waits() {
+            flight.call.joined = Some(Joined {
+                branch: ticket.branch,
+                seq: ticket.seq,
+                fence: ticket.fence,
+            });
+            // It ran: whatever the entry is by now, this request does not run again.
+            flight.call.was_forwarded = true;
+            flight.stage = Stage::Admitting;
+            let op = Op::Admit(flight.call.clone());
+            self.askings += 1;
+            flight.asked = Some(self.askings);
+            self.ops
+                .push((Asked::Admission(key.clone(), self.askings), op));
+        } else {
+            self.flights.remove(key);
+        }
+        self.owners.remove(&ticket.fence);
+        self.fenced.insert(key.clone(), fenced);
+        self.say(
+            Level::Warn,
+            format!(
+                "fenced at seq={}: another session has taken the call over",
+                ticket.seq
+            ),
+        );
+        self.lazily(Op::Note(Note {
+            kind: "fenced",
+            entry: Some((ticket.branch, ticket.seq, Some(ticket.fence))),
+            letter: None,
+            detail: None,
+            merges: true,
+        }));
+        if cancels {
+            self.up.push(crate::mcp::reply::cancellation(&id));
+        }
+        self.wake_waiters(ticket.fence, now);
+    }
+
     /// Notes that a reserved call was never forwarded.
     pub(super) fn void(&mut self, _key: Option<&IdKey>, ticket: Ticket, why: &str) {
-        self.ops.push((
-            Asked::Nobody,
-            Op::Settle(Settlement::Void {
-                ticket,
-                detail: format!("{{\"reason\":{}}}", crate::json::quote(why)),
-            }),
-        ));
+        self.ops.push((Asked::Nobody, Self::void_op(ticket, why)));
+    }
+
+    pub(super) fn void_op(ticket: Ticket, why: &str) -> Op {
+        Op::Settle(Settlement::Void {
+            ticket,
+            detail: format!("{{\"reason\":{}}}", crate::json::quote(why)),
+        })
     }
 
     /// Answers a flight that is over with a refusal, if anybody waits for it.
@@ -323,6 +526,10 @@ impl Session {
         let Stage::Settling(settling) = &flight.stage else {
             return;
         };
+        if seeded::has(Bug::StaleOutcomeDelivered) {
+            self.settled(key, Micros(0), now);
+            return;
+        }
         let (ticket, slot) = (settling.ticket, settling.slot);
         self.owners.remove(&ticket.fence);
         if let Some(slot) = slot {
@@ -334,47 +541,18 @@ impl Session {
                 seq: ticket.seq,
                 fence: ticket.fence,
             });
+            // It ran: whatever the entry is by now, this request does not run again.
+            flight.call.was_forwarded = true;
             flight.stage = Stage::Admitting;
             let op = Op::Admit(flight.call.clone());
-            self.ops.push((Asked::Admission(key.clone()), op));
+            self.askings += 1;
+            flight.asked = Some(self.askings);
+            self.ops
+                .push((Asked::Admission(key.clone(), self.askings), op));
         } else {
             self.flights.remove(key);
         }
         self.wake_waiters(ticket.fence, now);
-    }
-
-    pub(super) fn has_waiters(&self, fence: &Fence) -> bool {
-        self.flights.values().any(|flight| match &flight.stage {
-            Stage::Joining { ticket, .. } => ticket.fence == *fence && !flight.is_cancelled,
-            Stage::Admitting | Stage::Forwarded(_) | Stage::Settling(_) => false,
-        })
-    }
-
-    /// Lets those who wait for an attempt look again, now.
-    pub(super) fn wake_waiters(&mut self, fence: Fence, now: Instant) {
-        let waiting: Vec<IdKey> = self
-            .flights
-            .iter()
-            .filter(|(_, flight)| match &flight.stage {
-                Stage::Joining { ticket, .. } => ticket.fence == fence,
-                Stage::Admitting | Stage::Forwarded(_) | Stage::Settling(_) => false,
-            })
-            .map(|(key, _)| key.clone())
-            .collect();
-        for key in waiting {
-            self.look_again(&key, now);
-        }
-    }
-
-    /// Asks the journal once more about a call that waits for another one.
-    pub(super) fn look_again(&mut self, key: &IdKey, now: Instant) {
-        if let Some(flight) = self.flights.get_mut(key)
-            && let Stage::Joining { look_at, .. } = &mut flight.stage
-        {
-            *look_at = now + flight.policy.wait_poll;
-            let op = Op::Admit(flight.call.clone());
-            self.ops.push((Asked::Admission(key.clone()), op));
-        }
     }
 
     /// The journal refused the batch for good: nothing of it was kept. Calls that were to be
@@ -389,26 +567,52 @@ impl Session {
         }
         for (asked, op) in asked.into_iter().zip(ops) {
             match (asked, op) {
-                (Asked::Admission(key), _) => self.refuse_unjournaled(&key, error),
+                (Asked::Admission(key, asking), _) => {
+                    self.refuse_unjournaled(&key, Some(asking), error);
+                }
+                (Asked::Confirmation(key), _) => {
+                    self.refuse_unjournaled(&key, None, error);
+                }
                 (Asked::Settlement(key), Op::Settle(settlement)) => {
                     // Whatever was written before is not known to be complete any more.
                     self.latched.get_or_insert(error.reason());
                     self.deliver_unjournaled(&key, &settlement, now);
                 }
-                (Asked::Settlement(_) | Asked::Nobody, _) => {}
+                (Asked::Telling(slot), _) => self.tell(slot),
+                (Asked::Settlement(_) | Asked::Renewal(_) | Asked::Nobody, _) => {}
             }
         }
         self.mark_lazy(now);
     }
 
-    fn refuse_unjournaled(&mut self, key: &IdKey, error: &JournalError) {
-        let Some(flight) = self.flights.remove(key) else {
+    fn refuse_unjournaled(&mut self, key: &IdKey, asking: Option<u64>, error: &JournalError) {
+        let flight = self.flights.get(key);
+        if flight.is_none_or(|flight| flight.asked != asking) {
+            return;
+        }
+        let Some(mut flight) = self.flights.remove(key) else {
             return;
         };
+        if seeded::has(Bug::JournalErrorIgnored) || seeded::has(Bug::RefusedCallForwarded) {
+            let line = flight.line.take().map(|line| line.to_vec());
+            self.up.push_call(line.unwrap_or_default(), key.clone());
+            if seeded::has(Bug::JournalErrorIgnored) {
+                return;
+            }
+        }
+        if let Stage::Confirming { ticket, .. } = &flight.stage
+            && !error.is_final()
+        {
+            // Its reservation stands, and nobody shall wait for what was never sent.
+            self.void(None, *ticket, "never forwarded");
+        }
         let mut refusal = Refusal::new(RefusalKind::JournalUnavailable);
         if matches!(flight.stage, Stage::Joining { .. }) {
             // It waits for a call that runs: only that it was not started again is known.
             refusal = Refusal::new(RefusalKind::InFlight);
+        }
+        if flight.call.was_forwarded {
+            refusal = Refusal::new(RefusalKind::OutcomeUnknown);
         }
         refusal.reason = Some(error.reason().into());
         refusal.seq = flight.call.seq.map(|seq| seq.0);
@@ -426,7 +630,10 @@ impl Session {
             {
                 if waits {
                     let mark = Annotation::not_journaled(ticket.seq.0);
-                    let line = annotate(&settling.line, &mark).into_owned();
+                    let mut line = annotate(&settling.line, &mark).into_owned();
+                    if seeded::has(Bug::UnwrittenOutcomeUnmarked) {
+                        line = settling.line.to_vec();
+                    }
                     self.down.fill(slot, line, None);
                 } else {
                     self.down.drop_slot(slot);
@@ -462,7 +669,10 @@ impl Session {
         let mut kept = Vec::new();
         for (asked, op) in asked.into_iter().zip(ops) {
             match asked {
-                Asked::Admission(key) => self.refuse_unjournaled(&key, error),
+                Asked::Admission(key, asking) => {
+                    self.refuse_unjournaled(&key, Some(asking), error);
+                }
+                Asked::Confirmation(key) => self.refuse_unjournaled(&key, None, error),
                 asked => {
                     self.asked.push(asked);
                     kept.push(op);
@@ -472,4 +682,39 @@ impl Session {
         self.mark_lazy(now);
         kept
     }
+}
+
+/// Returns the line with the key, attempt and fence that the tool's policy hands on to the upstream;
+/// nothing where it does not.
+fn pass_key(
+    line: &[u8],
+    policy: &Policy,
+    ticket: Ticket,
+    (uid, branch): ([u8; 16], u32),
+) -> Option<Vec<u8>> {
+    use crate::mcp::pass_key::{KeyPlace, PassedKey, pass_key};
+    use std::fmt::Write as _;
+    let place = match policy.pass_key.as_ref()? {
+        PassKey::Arguments {
+            key,
+            attempt,
+            fence,
+        } => KeyPlace::Arguments {
+            key,
+            attempt: attempt.as_deref(),
+            fence: fence.as_deref(),
+        },
+        PassKey::Meta => KeyPlace::Meta,
+    };
+    let mut key = String::new();
+    for byte in uid {
+        let _ = write!(key, "{byte:02x}");
+    }
+    let _ = write!(key, "/{branch}/{}", ticket.seq);
+    let passed = PassedKey {
+        idempotency_key: &key,
+        attempt: u64::from(ticket.attempt),
+        fence: ticket.fence.0,
+    };
+    Some(pass_key(line, &place, &passed)?.into_owned())
 }

@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::json;
 use crate::mcp::listing::read_listing;
+use crate::mcp::outcome::TaskHandle;
 
 /// What has been learned.
 #[derive(Clone, Debug, Default)]
@@ -24,13 +25,19 @@ pub struct Known {
     /// It changed since it was last asked for.
     pub is_news: bool,
     tools: HashMap<String, Tool>,
+    /// When the tasks were created that this upstream has been asked after.
+    tasks: HashMap<String, String>,
 }
+
+/// How many tasks are remembered; more are a caller's that asks after all it can think of.
+const TASKS_MAX: usize = 4096;
 
 #[derive(Clone, Debug)]
 struct Tool {
     digest: [u8; 32],
     is_read_only: bool,
     has_output_schema: bool,
+    idempotent_hint: Option<bool>,
 }
 
 impl Known {
@@ -69,6 +76,22 @@ impl Known {
         }
     }
 
+    /// Remembers which task this upstream means by an id.
+    pub(super) fn note_task(&mut self, task: &TaskHandle) {
+        let Some(created_at) = &task.created_at else {
+            return;
+        };
+        if self.tasks.len() >= TASKS_MAX {
+            self.tasks.clear();
+        }
+        self.tasks.insert(task.task_id.clone(), created_at.clone());
+    }
+
+    /// Returns when the task was created that this upstream means by an id, if it has said so.
+    pub(super) fn task_created_at(&self, task_id: &str) -> Option<String> {
+        self.tasks.get(task_id).cloned()
+    }
+
     /// Reads a page of the tools' list. The first page replaces what was known.
     pub(super) fn read_tools(&mut self, result: &[u8], is_first: bool) {
         if is_first {
@@ -79,6 +102,7 @@ impl Known {
                 digest: Sha256::digest(tool.raw).into(),
                 is_read_only: tool.read_only_hint == Some(true),
                 has_output_schema: tool.has_output_schema,
+                idempotent_hint: tool.idempotent_hint,
             };
             match self.tools.entry(tool.name.into_owned()) {
                 // Two definitions of one name: whatever one of them promises is not trusted.
@@ -87,6 +111,9 @@ impl Known {
                     tool.is_read_only = tool.is_read_only && known.is_read_only;
                     tool.digest = known.digest;
                     tool.has_output_schema |= known.has_output_schema;
+                    tool.idempotent_hint = tool
+                        .idempotent_hint
+                        .filter(|hint| known.idempotent_hint == Some(*hint));
                 }
                 std::collections::hash_map::Entry::Vacant(first) => {
                     first.insert(known);
@@ -103,6 +130,11 @@ impl Known {
     /// Returns whether the last list said that the tool changes nothing.
     pub(super) fn is_read_only(&self, tool: &str) -> bool {
         self.tools.get(tool).is_some_and(|tool| tool.is_read_only)
+    }
+
+    /// Returns the last list's `idempotentHint` of the tool.
+    pub(super) fn idempotent_hint(&self, tool: &str) -> Option<bool> {
+        self.tools.get(tool)?.idempotent_hint
     }
 
     /// Returns whether a client may hold the tool's `structuredContent` to a schema.

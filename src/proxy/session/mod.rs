@@ -20,6 +20,7 @@ mod journaled;
 mod known;
 mod queue;
 mod upstream;
+mod waiters;
 
 pub use ends::{Evidence, Phase, RunEnd, UpstreamEnd};
 pub use known::Known;
@@ -27,14 +28,16 @@ pub use queue::Outgoing;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::guard::{Call, Op, Settlement, Ticket};
 use crate::mcp::call::CallIdFrom;
 use crate::mcp::frame::{IdKey, RawId};
-use crate::rules::ids::Fence;
-use crate::rules::policy::Policy;
+use crate::rules::ids::{Fence, Micros};
+use crate::rules::policy::{Policy, PolicySet};
 use crate::rules::signature::Signature;
+use crate::seeded::{self, Bug};
 
 /// In which shape a refusal reaches the client (contract, section 3, `--refusals`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +73,8 @@ pub struct Options {
     pub call_id_from: CallIdFrom,
     /// The first in-doubt refusal ends the run.
     pub ends_on_doubt: bool,
+    /// What may differ from tool to tool.
+    pub policies: Arc<PolicySet>,
 }
 
 /// How long an answer that is being made durable may hold back what came after it from the
@@ -83,11 +88,22 @@ const PASSING_DRAIN_MAX: Duration = Duration::from_millis(300);
 /// How long calls may go on after a signal: hosts wait 2 s before they kill.
 const SIGNAL_DRAIN_MAX: Duration = Duration::from_secs(1);
 
+/// How long a refusal may wait until it is durable that its call will not be answered: it must
+/// reach its caller within a second of the upstream's end.
+const TELL_MAX: Duration = Duration::from_millis(500);
+
 /// What a call is doing.
 #[derive(Debug)]
 enum Stage {
     /// Its admission has been asked of the journal. The line waits here.
     Admitting,
+    /// It was reserved a while ago, and the journal is asked whether it is still ours.
+    Confirming {
+        /// The attempt.
+        ticket: Ticket,
+        /// The stable part of a key for the upstream.
+        place: ([u8; 16], u32),
+    },
     /// It waits for another session's call, or for one of ours.
     Joining {
         /// The running attempt.
@@ -111,13 +127,24 @@ struct Forwarded {
     at: Instant,
     /// When it is answered `outcome_unknown`.
     overdue_at: Option<Instant>,
+    /// When its lease is renewed, if it has one.
+    beat_at: Option<Instant>,
+}
+
+/// Where a call was reserved, as a refusal tells it.
+#[derive(Debug)]
+struct Standing {
+    workflow: String,
+    branch: u32,
+    letter: String,
+    created_at: Micros,
 }
 
 #[derive(Debug)]
 struct Settling {
     ticket: Ticket,
     /// The upstream's line, shared with the op that stores a part of it.
-    line: std::sync::Arc<Vec<u8>>,
+    line: Arc<Vec<u8>>,
     /// Where the answer goes in the order of lines; `None`: nobody waits for it.
     slot: Option<u64>,
     /// The error means that the call was not executed: it passes, and is no outcome.
@@ -130,16 +157,20 @@ struct Flight {
     /// The id's bytes as they came.
     id: Vec<u8>,
     /// The line, until it is forwarded. Shared with the op that stores its arguments.
-    line: Option<std::sync::Arc<Vec<u8>>>,
+    line: Option<Arc<Vec<u8>>>,
     /// What the guard is asked, kept while it may be asked again.
     call: Box<Call>,
     signature: Signature,
-    policy: Policy,
+    policy: Arc<Policy>,
+    /// Where it was reserved, once it has been.
+    standing: Option<Standing>,
     /// It said a seq or a key.
     is_explicit: bool,
     /// The stateless revision's shapes are legal for it.
     is_stateless: bool,
     stage: Stage,
+    /// The number under which the journal is being asked about it.
+    asked: Option<u64>,
     /// The client has cancelled it: it gets no answer.
     is_cancelled: bool,
     /// It has been answered by us: what comes is journaled and not forwarded.
@@ -154,8 +185,20 @@ impl Flight {
     }
 
     fn waits(&self) -> bool {
-        !self.is_cancelled && !self.is_answered
+        let is_cancelled = self.is_cancelled && !seeded::has(Bug::CancelledCallAnswered);
+        !is_cancelled && !self.is_answered
     }
+}
+
+/// A call that another session took over while our upstream had it: its answer is stale, unless
+/// the first finisher wins, and nobody here waits for it.
+#[derive(Debug)]
+struct Fenced {
+    ticket: Ticket,
+    signature: Signature,
+    policy: Arc<Policy>,
+    /// The upstream was told to stop.
+    is_cancelled: bool,
 }
 
 /// A request of the client's that is not journaled.
@@ -186,8 +229,14 @@ enum PassingKind {
 /// An op on its way through the journal, with who asked for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Asked {
-    Admission(IdKey),
+    /// A call, and the number of the asking: what answers an earlier one, or a call that had the
+    /// id before, is not this call's.
+    Admission(IdKey, u64),
     Settlement(IdKey),
+    Confirmation(IdKey),
+    Renewal(IdKey),
+    /// A refusal that is to be told once it is durable that the call will not be answered.
+    Telling(u64),
     Nobody,
 }
 
@@ -199,12 +248,22 @@ pub struct Session {
     flights: HashMap<IdKey, Flight>,
     /// Which flight owns an attempt of ours.
     owners: HashMap<Fence, IdKey>,
+    /// Calls that our upstream has and that are another session's by now.
+    fenced: HashMap<IdKey, Fenced>,
     passing: HashMap<IdKey, PassingRequest>,
+    /// Refusals that keep a place in `down`: until when, and the line.
+    telling: HashMap<u64, (Instant, Vec<u8>)>,
+    /// How far the stream to the upstream has been accepted by its pipe.
+    up_written: u64,
     up: queue::UpQueue,
     down: queue::DownQueue,
     ops: Vec<(Asked, Op)>,
     /// The batch that the journal has.
     asked: Vec<Asked>,
+    /// How often the journal has been asked about a call.
+    askings: u64,
+    /// When the journal got it.
+    asked_at: Option<Instant>,
     /// Events that may wait for the next commit.
     lazy: Vec<Op>,
     lazy_since: Option<Instant>,
@@ -284,11 +343,16 @@ impl Session {
             known: Known::default(),
             flights: HashMap::new(),
             owners: HashMap::new(),
+            fenced: HashMap::new(),
             passing: HashMap::new(),
+            telling: HashMap::new(),
+            up_written: 0,
             up: queue::UpQueue::default(),
             down: queue::DownQueue::default(),
             ops: Vec::new(),
             asked: Vec::new(),
+            askings: 0,
+            asked_at: None,
             lazy: Vec::new(),
             lazy_since: None,
             undelivered: VecDeque::new(),
@@ -333,6 +397,11 @@ impl Session {
         self.up.pop()
     }
 
+    /// Notes how far the stream to the upstream has been accepted by its pipe.
+    pub fn wrote_up(&mut self, offset: u64) {
+        self.up_written = offset;
+    }
+
     /// Notes where in the stream to the upstream a call's bytes lie.
     pub fn pushed_up(&mut self, key: &IdKey, bytes: Range<u64>) {
         if let Some(flight) = self.flights.get_mut(key)
@@ -350,6 +419,9 @@ impl Session {
     /// Notes where in the stream to the client an answer ends.
     pub fn pushed_down(&mut self, ticket: Ticket, end: u64) {
         self.undelivered.push_back((end, ticket));
+        if seeded::has(Bug::DeliveryBeforeWritten) {
+            self.ops.push((Asked::Nobody, Op::Deliver(ticket)));
+        }
     }
 
     /// Notes how far the stream to the client has been written: answers up to there have been
@@ -376,12 +448,16 @@ impl Session {
                     Some(until) => *look_at.min(until),
                     None => *look_at,
                 }),
-                Stage::Forwarded(forwarded) if !flight.is_answered => forwarded.overdue_at,
-                Stage::Forwarded(_) | Stage::Admitting | Stage::Settling(_) => None,
+                Stage::Forwarded(forwarded) => {
+                    let overdue_at = forwarded.overdue_at.filter(|_| !flight.is_answered);
+                    [overdue_at, forwarded.beat_at].into_iter().flatten().min()
+                }
+                Stage::Admitting | Stage::Confirming { .. } | Stage::Settling(_) => None,
             });
         flights
             .chain(self.down.deadline())
             .chain(self.lazy_since.map(|since| since + LAZY_MAX))
+            .chain(self.telling.values().map(|(until, _)| *until))
             .chain(self.phase.deadline())
             .min()
     }
@@ -390,6 +466,16 @@ impl Session {
     #[must_use]
     pub fn has_calls(&self) -> bool {
         !self.flights.is_empty() || !self.asked.is_empty() || !self.ops.is_empty()
+    }
+
+    /// Returns how many bytes of calls are held until their reservations are durable.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        if self.asked.is_empty() && self.ops.is_empty() {
+            return 0;
+        }
+        let held = self.flights.values().map(|flight| &flight.line);
+        held.flatten().map(|line| line.len()).sum()
     }
 
     fn say(&mut self, level: Level, text: impl Into<String>) {
@@ -403,21 +489,28 @@ impl Session {
 
     /// Returns under which key a call or request with this id is in flight, if it is.
     fn in_flight(&self, id: RawId<'_>) -> Option<IdKey> {
-        [id.spelling(), id.key()]
-            .into_iter()
-            .find(|key| self.flights.contains_key(key) || self.passing.contains_key(key))
+        [id.spelling(), id.key()].into_iter().find(|key| {
+            self.flights.contains_key(key)
+                || self.passing.contains_key(key)
+                || self.fenced.contains_key(key)
+        })
     }
 
     /// Returns the key for a new call or request, `None` if its id is still in flight. `1` and
     /// `1.0` may be in flight together, since they go back as they came.
     fn free_key(&self, id: RawId<'_>) -> Option<IdKey> {
         let key = id.key();
+        // The upstream may still answer under it.
+        if self.fenced.contains_key(&key) || self.fenced.contains_key(&id.spelling()) {
+            return None;
+        }
         let holder = self
             .flights
             .get(&key)
             .map(|flight| &flight.id)
             .or_else(|| self.passing.get(&key).map(|request| &request.id));
         match holder {
+            Some(_) if seeded::has(Bug::DuplicateIdTaken) => Some(key),
             None => Some(key),
             Some(held) if held == id.as_bytes() => None,
             Some(_) => {

@@ -12,6 +12,7 @@ use std::time::Instant;
 use super::HOLD_BACK_MAX;
 use crate::guard::Ticket;
 use crate::mcp::frame::IdKey;
+use crate::seeded::{self, Bug};
 
 /// What goes to the upstream, in order.
 #[derive(Debug, Default)]
@@ -27,6 +28,9 @@ impl UpQueue {
     }
 
     pub(super) fn pop(&mut self) -> Option<(Vec<u8>, Option<IdKey>)> {
+        if seeded::has(Bug::LinesReordered) {
+            return self.0.pop_back();
+        }
         self.0.pop_front()
     }
 }

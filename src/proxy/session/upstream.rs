@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::client::{part_of, state_digest};
-use super::{Level, PassingKind, PassingRequest, Session, Settling, Stage};
+use super::{Fenced, Level, PassingKind, PassingRequest, Session, Settling, Stage};
 use crate::guard::{Answer, Note, Op, Settlement, Ticket};
 use crate::journal::{RoundKey, TaskKey};
 use crate::json;
@@ -15,6 +15,8 @@ use crate::mcp::identity;
 use crate::mcp::outcome::{TaskView, read_error, read_result, read_task};
 use crate::mcp::reply::{self, Refusal, RefusalKind, SideEffect};
 use crate::rules::entry::{Status, Unanswered};
+use crate::rules::policy::Policy;
+use crate::seeded::{self, Bug};
 
 /// What an answer makes of its entry.
 enum Meaning {
@@ -54,13 +56,28 @@ impl Session {
                 self.in_flight(answer.id).unwrap_or_else(|| answer.id.key())
             }
         };
-        if let Some(flight) = self.flights.get(&key) {
-            if let Stage::Forwarded(forwarded) = &flight.stage {
-                let ticket = forwarded.ticket;
-                self.answered(&key, ticket, line, now);
-            } else {
-                self.drop_answer(&key, "an answer to a call that the upstream did not get");
-            }
+        let key = self.seeded_key(key);
+        let is_dropped = seeded::has(Bug::LateAnswerDropped)
+            && self.flights.get(&key).is_some_and(|flight| !flight.waits());
+        if is_dropped {
+            return;
+        }
+        let forwarded = self
+            .flights
+            .get(&key)
+            .and_then(|flight| match &flight.stage {
+                Stage::Forwarded(forwarded) => Some(forwarded.ticket),
+                Stage::Admitting
+                | Stage::Confirming { .. }
+                | Stage::Joining { .. }
+                | Stage::Settling(_) => None,
+            });
+        if let Some(ticket) = forwarded {
+            self.answered(&key, ticket, line, now);
+        } else if let Some(fenced) = self.fenced.remove(&key) {
+            self.fenced_answered(key, &fenced, line);
+        } else if self.flights.contains_key(&key) {
+            self.drop_answer(&key, "an answer to a call that the upstream did not get");
         } else if let Some(request) = self.passing.remove(&key) {
             let line = self.passing_answered(&request, line);
             self.down.pass(line);
@@ -69,6 +86,20 @@ impl Session {
         } else {
             self.down.pass(line);
         }
+    }
+
+    /// Returns the key of the answer's call, but for the bugs that there are on purpose.
+    fn seeded_key(&self, key: IdKey) -> IdKey {
+        let wrong = seeded::has(Bug::IdMixUp)
+            || (seeded::has(Bug::SecondAnswerSettlesAnother) && self.settled.has(&key));
+        if !wrong {
+            return key;
+        }
+        let running = self
+            .flights
+            .iter()
+            .filter(|(_, flight)| matches!(flight.stage, Stage::Forwarded(_)));
+        running.map(|(key, _)| key.clone()).min().unwrap_or(key)
     }
 
     fn drop_answer(&mut self, _key: &IdKey, what: &str) {
@@ -82,27 +113,66 @@ impl Session {
         }));
     }
 
+    /// A call that another session has taken over was answered all the same: what came is kept,
+    /// and the caller has, or waits for, the new owner's outcome.
+    fn fenced_answered(&mut self, key: IdKey, fenced: &Fenced, line: Vec<u8>) {
+        let line = Arc::new(line);
+        let UpstreamLine::Answer(answer) = read_upstream(&line) else {
+            return;
+        };
+        let ticket = fenced.ticket;
+        let meaning = self.meaning(&line, answer, &fenced.policy, fenced.is_cancelled);
+        let settlement = match meaning {
+            Meaning::Outcome(answer) => Settlement::Answered {
+                ticket,
+                signature: fenced.signature,
+                first_wins: !fenced.policy.fences_results,
+                answer: *answer,
+            },
+            Meaning::NotExecuted(code) => Settlement::Void {
+                ticket,
+                detail: format!("{{\"error_code\":{code}}}"),
+            },
+            Meaning::Unknown(reason) => Settlement::Lost {
+                ticket,
+                reason,
+                detail: format!("{{\"reason\":\"{}\"}}", reason.name()),
+            },
+        };
+        self.settled.add(key);
+        self.ops
+            .push((super::Asked::Nobody, Op::Settle(settlement)));
+    }
+
     fn answered(&mut self, key: &IdKey, ticket: Ticket, line: Vec<u8>, now: Instant) {
         let line = Arc::new(line);
-        let is_cancelled = self
-            .flights
-            .get(key)
-            .is_some_and(|flight| flight.is_cancelled);
+        let Some(flight) = self.flights.get(key) else {
+            return;
+        };
         let meaning = match read_upstream(&line) {
-            UpstreamLine::Answer(answer) => self.meaning(&line, answer, is_cancelled),
+            UpstreamLine::Answer(answer) => {
+                self.meaning(&line, answer, &flight.policy, flight.is_cancelled)
+            }
             UpstreamLine::Noise | UpstreamLine::Message { .. } | UpstreamLine::Other => return,
         };
         let Some(flight) = self.flights.get_mut(key) else {
             return;
         };
         let signature = flight.signature;
-        let slot = flight.waits().then(|| self.down.reserve(now));
+        let first_wins = !flight.policy.fences_results;
+        let mut slot = flight.waits().then(|| self.down.reserve(now));
+        if seeded::has(Bug::AnswerBeforeDurable)
+            && let Some(slot) = slot.take()
+        {
+            self.down.fill(slot, line.to_vec(), Some(ticket));
+        }
         let is_void = matches!(meaning, Meaning::NotExecuted(_));
         let elapsed = match &flight.stage {
             Stage::Forwarded(forwarded) => now.saturating_duration_since(forwarded.at),
-            Stage::Admitting | Stage::Joining { .. } | Stage::Settling(_) => {
-                std::time::Duration::ZERO
-            }
+            Stage::Admitting
+            | Stage::Confirming { .. }
+            | Stage::Joining { .. }
+            | Stage::Settling(_) => std::time::Duration::ZERO,
         };
         flight.stage = Stage::Settling(Settling {
             ticket,
@@ -115,6 +185,7 @@ impl Session {
             Meaning::Outcome(answer) => Settlement::Answered {
                 ticket,
                 signature,
+                first_wins,
                 answer: *answer,
             },
             Meaning::NotExecuted(code) => Settlement::Void {
@@ -148,14 +219,14 @@ impl Session {
         let Some(slot) = settling.slot.take() else {
             return;
         };
-        let mut refusal = Refusal::new(RefusalKind::OutcomeUnknown);
-        refusal.reason = Some(reason.into());
-        refusal.seq = Some(settling.ticket.seq.0);
-        refusal.attempt = Some(u64::from(settling.ticket.attempt));
-        refusal.tool = Some(flight.call.tool.clone());
+        let ticket = settling.ticket;
         flight.is_answered = true;
         let (id, explicit, stateless) =
             (flight.id.clone(), flight.is_explicit, flight.is_stateless);
+        let Some(flight) = self.flights.get(key) else {
+            return;
+        };
+        let refusal = self.refusal_on(RefusalKind::OutcomeUnknown, reason, flight, ticket);
         let line = self.refusal_line(RawId::new(&id), &refusal, explicit, stateless);
         self.down.fill(slot, line, None);
     }
@@ -164,8 +235,10 @@ impl Session {
         &self,
         line: &Arc<Vec<u8>>,
         answer: frame::Answer<'_>,
+        policy: &Policy,
         is_cancelled: bool,
     ) -> Meaning {
+        let keeps = |raw: &[u8]| policy.store_result && raw.len() as u64 <= policy.result_bytes_max;
         match answer.outcome {
             Raw::Result(raw) => {
                 let view = read_result(raw);
@@ -188,7 +261,7 @@ impl Session {
                     status,
                     is_error: view.is_error,
                     body: part_of(line, raw),
-                    is_kept: true,
+                    is_kept: keeps(raw),
                     round,
                     task,
                 }))
@@ -199,18 +272,21 @@ impl Session {
                     return Meaning::NotExecuted(view.code.unwrap_or_default());
                 }
                 // It was stopped; what it had done by then, it does not say.
-                if is_cancelled {
+                if is_cancelled && !seeded::has(Bug::CancelErrorIsOutcome) {
                     return Meaning::Unknown(Unanswered::StoppedByCancel);
                 }
                 // Many upstreams abort running calls when their input closes, with this error.
-                if view.is_connection_closed() && self.phase.is_input_closed() {
+                if view.is_connection_closed()
+                    && self.phase.is_input_closed()
+                    && !seeded::has(Bug::ClosedConnectionIsOutcome)
+                {
                     return Meaning::Unknown(Unanswered::ConnectionClosed);
                 }
                 Meaning::Outcome(Box::new(Answer {
                     status: Status::Failed,
                     is_error: false,
                     body: part_of(line, raw),
-                    is_kept: true,
+                    is_kept: keeps(raw),
                     round: None,
                     task: None,
                 }))
@@ -247,6 +323,7 @@ impl Session {
             }
             (PassingKind::TaskGet, Raw::Result(result)) => {
                 if let Some(task) = read_task(result) {
+                    self.known.note_task(&task.handle);
                     self.see_task(&task);
                 }
             }
@@ -259,7 +336,7 @@ impl Session {
                 };
                 let op = Op::TaskEnd {
                     task_id: task_id.clone(),
-                    created_at: None,
+                    created_at: self.known.task_created_at(task_id),
                     answer: task_answer(status, is_error, raw),
                 };
                 self.ops.push((super::Asked::Nobody, op));

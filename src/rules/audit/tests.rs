@@ -20,6 +20,7 @@ fn step(fence: u64, attempt: u32, round: u32, previous: Option<u64>) -> Step {
         is_voided: false,
         is_reopened: false,
         is_retried: false,
+        is_fenced: false,
     }
 }
 
@@ -89,7 +90,17 @@ fn sound() -> Vec<Vec<Step>> {
     reopened.is_reopened = true;
     let mut tool_error = with(step(1, 1, 0, None), Status::Completed);
     tool_error.outcome.as_mut().unwrap().is_error = true;
+    let mut fenced = step(1, 1, 0, None);
+    fenced.is_fenced = true;
+    let mut void_after = step(2, 1, 0, Some(1));
+    void_after.is_voided = true;
     vec![
+        vec![fenced.clone(), step(2, 1, 0, Some(1))],
+        vec![
+            fenced.clone(),
+            with(step(2, 1, 0, Some(1)), Status::Completed),
+        ],
+        vec![fenced, void_after, step(3, 2, 0, Some(2))],
         vec![step(1, 1, 0, None)],
         vec![with(step(1, 1, 0, None), Status::Completed)],
         vec![with(step(1, 1, 0, None), Status::Failed)],
@@ -197,6 +208,16 @@ fn a_call_in_doubt_runs_again_only_where_a_policy_is_recorded() {
 }
 
 #[test]
+fn an_attempt_stands_under_another_fence_only_where_its_owner_was_fenced() {
+    let mut steps = vec![step(1, 1, 0, None), step(2, 1, 0, Some(1))];
+    assert_ne!(kinds(&sealed(row(&steps), steps.clone())), []);
+    steps[0].is_fenced = true;
+    assert_eq!(kinds(&sealed(row(&steps), steps.clone())), []);
+    steps[1].outcome = Some(ending(Status::Completed));
+    assert_eq!(kinds(&sealed(row(&steps), steps)), []);
+}
+
+#[test]
 fn impossible_changes_are_found() {
     let mut denied_round = step(1, 1, 0, None);
     denied_round.outcome = Some(ending(Status::Failed));
@@ -226,6 +247,10 @@ fn the_chain_is_whole_its_own_and_rises() {
     strange.seq = Seq(8);
     let steps = vec![failed.clone(), strange];
     assert_eq!(kinds(&sealed(row(&steps), steps)), [FaultKind::Attempt]);
+
+    // Nobody was fenced, so the same attempt can't stand under two fences.
+    let steps = vec![failed.clone(), step(6, 1, 0, Some(5))];
+    assert!(kinds(&sealed(row(&steps), steps)).contains(&FaultKind::Attempt));
 
     let steps = vec![failed, step(6, 3, 0, Some(5))];
     let found = kinds(&sealed(row(&steps), steps));

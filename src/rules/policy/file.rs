@@ -12,6 +12,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::fields::FIELDS;
+use super::set::Table;
 use super::values::Wrong;
 use super::{Glob, Policy, PolicySet};
 use crate::json::quote;
@@ -121,7 +122,7 @@ impl Policy {
     /// All that is wrong: the text is damaged, or from a version with other fields.
     pub fn from_record(text: &str) -> Result<Self, Vec<PolicyError>> {
         let set = PolicySet::parse(&format!("[defaults]\n{text}"), ThreadId::Unasked)?;
-        Ok(set.defaults)
+        Ok(set.defaults().clone())
     }
 }
 
@@ -167,7 +168,10 @@ impl Reader<'_> {
             let mut policy = Policy::default();
             let fields = self.fields("defaults", table, &mut policy);
             self.check("defaults", &policy, &fields, None);
-            set.defaults = policy;
+            let journal = fields
+                .contains_key("journal")
+                .then_some(policy.is_journaled);
+            set.defaults = Table::new(policy, journal);
         }
         if let Some(DeValue::Table(tools)) = root.get("tools").map(Spanned::get_ref) {
             let mut globs = Vec::new();
@@ -178,7 +182,7 @@ impl Reader<'_> {
             globs.sort_by_key(|(at, glob, ..)| (std::cmp::Reverse(Glob::length(glob)), *at));
             set.globs = globs
                 .into_iter()
-                .map(|(_, glob, name, policy)| (glob, name, policy))
+                .map(|(_, glob, name, table)| (glob, name, table))
                 .collect();
         }
         set
@@ -189,7 +193,7 @@ impl Reader<'_> {
         name: &Spanned<std::borrow::Cow<'_, str>>,
         value: &Spanned<DeValue<'_>>,
         set: &mut PolicySet,
-        globs: &mut Vec<(usize, Glob, String, Policy)>,
+        globs: &mut Vec<(usize, Glob, String, Table)>,
     ) {
         let tool = &**name.get_ref();
         let place = format!("tools.{}", key_text(tool));
@@ -197,7 +201,7 @@ impl Reader<'_> {
             self.wrong(value.span(), place, "expected a table".to_owned());
             return;
         };
-        let mut policy = set.defaults.clone();
+        let mut policy = set.defaults().clone();
         let fields = self.fields(&place, table, &mut policy);
         // A word for this very tool outweighs what the upstream says of it and what the defaults
         // say of hints.
@@ -205,15 +209,19 @@ impl Reader<'_> {
             policy.trusts_idempotent_hint = false;
         }
         self.check(&place, &policy, &fields, Some(name.span()));
+        let journal = fields
+            .contains_key("journal")
+            .then_some(policy.is_journaled);
+        let table = Table::new(policy, journal.or(set.defaults.journal()));
         if tool.is_empty() {
             self.wrong(name.span(), place, "expected a tool's name".to_owned());
         } else if Glob::is_one(tool) {
             match Glob::parse(tool) {
-                Ok(glob) => globs.push((name.span().start, glob, tool.to_owned(), policy)),
+                Ok(glob) => globs.push((name.span().start, glob, tool.to_owned(), table)),
                 Err(why) => self.wrong(name.span(), place, why.to_owned()),
             }
         } else {
-            set.exact.insert(tool.to_owned(), policy);
+            set.exact.insert(tool.to_owned(), table);
         }
     }
 

@@ -35,37 +35,41 @@ impl Glob {
     /// Returns whether the whole of `name` fits, byte for byte and case for case.
     #[must_use]
     pub fn fits(&self, name: &str) -> bool {
-        let (pattern, name) = (&self.0, name.chars().collect::<Vec<_>>());
-        let (mut at, mut in_name) = (0, 0);
+        let pattern = &self.0;
+        let (mut at, mut rest) = (0, name.chars());
         // Where to go on if what follows the last star does not fit: the star takes one more.
         let mut back = None;
-        while in_name < name.len() {
-            match pattern.get(at) {
-                Some('*') => {
-                    back = Some((at, in_name));
+        loop {
+            if pattern.get(at) == Some(&'*') {
+                back = Some((at, rest.clone()));
+                at += 1;
+                continue;
+            }
+            let mut ahead = rest.clone();
+            match (pattern.get(at), ahead.next()) {
+                (None, None) => return true,
+                (Some(&wanted), Some(found)) if wanted == '?' || wanted == found => {
                     at += 1;
+                    rest = ahead;
                 }
-                Some(&wanted) if wanted == '?' || wanted == name[in_name] => {
-                    at += 1;
-                    in_name += 1;
-                }
-                _ => {
-                    let Some((star, taken)) = back else {
+                // The name is at its end, so no star can take more of it.
+                (Some(_), None) => return false,
+                (_, Some(_)) => {
+                    let Some((star, taken)) = &mut back else {
                         return false;
                     };
-                    back = Some((star, taken + 1));
-                    at = star + 1;
-                    in_name = taken + 1;
+                    taken.next();
+                    (at, rest) = (*star + 1, taken.clone());
                 }
             }
         }
-        pattern[at..].iter().all(|&left| left == '*')
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn names_fit_or_not() {
@@ -88,6 +92,30 @@ mod tests {
                 expected,
                 "{pattern} {name}"
             );
+        }
+    }
+
+    /// The plain definition, slow but easy to believe.
+    fn fits_slowly(pattern: &[char], name: &[char]) -> bool {
+        match (pattern, name) {
+            ([], rest) => rest.is_empty(),
+            (['*', after @ ..], _) => {
+                (0..=name.len()).any(|from| fits_slowly(after, &name[from..]))
+            }
+            (['?', after @ ..], [_, rest @ ..]) => fits_slowly(after, rest),
+            ([wanted, after @ ..], [found, rest @ ..]) => {
+                wanted == found && fits_slowly(after, rest)
+            }
+            (_, []) => false,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_fits_as_defined(pattern in "([ab?]|\\*[ab?]){0,5}\\*?", name in "[ab]{0,8}") {
+            let chars = |text: &str| text.chars().collect::<Vec<_>>();
+            let fits = Glob::parse(&pattern).unwrap().fits(&name);
+            prop_assert_eq!(fits, fits_slowly(&chars(&pattern), &chars(&name)));
         }
     }
 

@@ -9,7 +9,6 @@
 //!
 //! Must not: read files or look at entries.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 mod fields;
@@ -17,6 +16,7 @@ mod file;
 mod glob;
 mod pointer;
 mod reconcile;
+mod set;
 mod template;
 mod values;
 
@@ -27,6 +27,7 @@ pub use pointer::Pointer;
 pub use reconcile::{
     RECONCILE_TIMEOUT_DEFAULT, Reconcile, ReconcileBy, ReconcileTool, Shape, ToolVerdict,
 };
+pub use set::{InForce, PolicySet};
 pub use template::{InvalidKey, KeySource, Template, covers_equal, derive_key};
 
 use super::ids::Window;
@@ -231,11 +232,15 @@ impl Policy {
     }
 
     /// Returns the fields that differ from [`Policy::default`] as lines of TOML, which
-    /// [`Policy::from_record`] reads back; `None` if none does. For the journal: a later change of
-    /// the file, or of the defaults of a later version, does not reinterpret the past.
+    /// [`Policy::from_record`] reads back; `None` if none does. For the journal, so that a later
+    /// change of the file does not reinterpret the past. The defaults are the contract's and don't
+    /// change; [`InForce::record`] has it ready for each call.
     #[must_use]
     pub fn record(&self) -> Option<String> {
         let default = Self::default();
+        if *self == default {
+            return None;
+        }
         let lines = self.lines(|field, text| {
             (field.show)(&default)
                 .map(|value| values::toml_text(&value))
@@ -257,62 +262,5 @@ impl Policy {
             }
         }
         lines
-    }
-}
-
-/// The policies of all tools.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PolicySet {
-    defaults: Policy,
-    exact: BTreeMap<String, Policy>,
-    /// The longest first; of equal length, the one that stands first in the file.
-    globs: Vec<(Glob, String, Policy)>,
-}
-
-impl PolicySet {
-    /// Returns the policy of a tool: of the table of that very name, else of the longest pattern
-    /// that fits, else `[defaults]`.
-    #[must_use]
-    pub fn for_tool(&self, tool: &str) -> &Policy {
-        self.table_of(tool)
-            .map_or(&self.defaults, |(_, policy)| policy)
-    }
-
-    /// Returns whether a table of the file speaks for that tool, by name or by pattern.
-    #[must_use]
-    pub fn is_explicit(&self, tool: &str) -> bool {
-        self.table_of(tool).is_some()
-    }
-
-    /// Returns the name and the policy of the table that speaks for a tool.
-    #[must_use]
-    pub fn table_of(&self, tool: &str) -> Option<(&str, &Policy)> {
-        if let Some((name, policy)) = self.exact.get_key_value(tool) {
-            return Some((name, policy));
-        }
-        self.globs
-            .iter()
-            .find(|(glob, ..)| glob.fits(tool))
-            .map(|(_, name, policy)| (name.as_str(), policy))
-    }
-
-    /// Returns the policy of a tool that no table speaks for.
-    #[must_use]
-    pub fn defaults(&self) -> &Policy {
-        &self.defaults
-    }
-
-    /// Returns every table's name and policy, exact names first, patterns in the order in which
-    /// they are tried.
-    pub fn tables(&self) -> impl Iterator<Item = (&str, &Policy)> {
-        let exact = self
-            .exact
-            .iter()
-            .map(|(name, policy)| (name.as_str(), policy));
-        let globs = self
-            .globs
-            .iter()
-            .map(|(_, name, policy)| (name.as_str(), policy));
-        exact.chain(globs)
     }
 }

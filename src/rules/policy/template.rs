@@ -68,6 +68,18 @@ impl KeySource {
     }
 }
 
+impl KeySource {
+    /// Returns whether the key tells something about the arguments, so that it is stored keyed
+    /// where they are redacted.
+    #[must_use]
+    pub fn is_from_arguments(&self) -> bool {
+        match self {
+            Self::Arguments | Self::Template(_) => true,
+            Self::CallId => false,
+        }
+    }
+}
+
 impl fmt::Display for KeySource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

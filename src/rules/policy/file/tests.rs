@@ -22,7 +22,7 @@ fn error(text: &str) -> String {
 fn no_file_is_the_defaults() {
     for text in ["", "# nothing\n", "[defaults]", "[tools]", "[tools.charge]"] {
         let set = set(text);
-        assert_eq!(*set.for_tool("charge"), Policy::default(), "{text}");
+        assert_eq!(**set.for_tool("charge"), Policy::default(), "{text}");
         assert_eq!(set.is_explicit("charge"), text.contains("charge"));
     }
     assert_eq!(set(""), PolicySet::default());
@@ -83,6 +83,7 @@ fn every_field_is_read() {
         reconcile = { command = ["./did-it-send", "-v"] }
         "#)
     .for_tool("t")
+    .as_ref()
     .clone();
     let expected = Policy {
         is_journaled: true,
@@ -148,7 +149,7 @@ fn odd_names_read_back() {
         pass_key = { meta = true }
         reconcile = { tool = "a\"\u0001", arguments = { "x y" = "{/p~1q}", z = [1.5, -2, {}, "é{{}}"] }, completed_when = "/a b" }
         "#;
-    let policy = set(text).for_tool("t").clone();
+    let policy = set(text).for_tool("t").as_ref().clone();
     assert_eq!(policy.pass_key, Some(PassKey::Meta));
     assert_eq!(Policy::from_record(&policy.record().unwrap()), Ok(policy));
 }
@@ -171,7 +172,7 @@ fn one_table_speaks_for_a_tool() {
         [tools."read_fi?e"]
         timeout = "4s"
         "#);
-    let table = |tool: &str| set.table_of(tool).map(|(name, _)| name.to_owned());
+    let table = |tool: &str| set.table_of(tool).map(str::to_owned);
     for (tool, expected) in [
         ("read_and_charge", "read_and_charge"),
         ("read_x", "read_*"),
@@ -203,25 +204,64 @@ fn a_hint_counts_only_where_nothing_else_was_said() {
         delivery = "at-most-once"
         trust_idempotent_hint = true
         "#);
+    let least = Delivery::AtLeastOnce;
     for (tool, expected) in [
-        ("other", Delivery::AtLeastOnce),
+        ("other", least),
         ("charge", Delivery::AtMostOnce),
-        ("put", Delivery::AtLeastOnce),
+        ("put", least),
     ] {
+        let in_force = set.in_force(tool, Some(true));
+        assert_eq!(in_force.policy.delivery, expected, "{tool}");
+        let record = in_force.record.as_deref().unwrap_or_default();
         assert_eq!(
-            set.for_tool(tool).delivery_for(Some(true)),
+            Policy::from_record(record).unwrap().delivery,
             expected,
             "{tool}"
         );
         for hint in [None, Some(false)] {
-            assert_eq!(set.for_tool(tool).delivery_for(hint), Delivery::AtMostOnce);
+            let delivery = set.in_force(tool, hint).policy.delivery;
+            assert_eq!(delivery, Delivery::AtMostOnce);
         }
     }
-    let default = PolicySet::default();
+    let none = PolicySet::default();
     assert_eq!(
-        default.for_tool("x").delivery_for(Some(true)),
+        none.in_force("x", Some(true)).policy.delivery,
         Delivery::AtMostOnce
     );
+    assert_eq!(none.in_force("x", Some(true)).record, None);
+}
+
+/// A hint that lies must not take the journal from a tool that the file wants journaled.
+#[test]
+fn what_the_file_says_of_the_journal_outweighs_annotations() {
+    let set = set(r#"
+        [tools.charge]
+        journal = true
+        [tools.search]
+        journal = false
+        [tools.other]
+        timeout = "1s"
+        "#);
+    for (tool, is_hinted, expected) in [
+        ("charge", true, true),
+        ("charge", false, true),
+        ("search", false, false),
+        ("search", true, false),
+        ("other", false, true),
+        ("other", true, false),
+        ("unknown", true, false),
+        ("unknown", false, true),
+    ] {
+        let in_force = set.in_force(tool, None);
+        assert_eq!(
+            in_force.is_journaled(is_hinted),
+            expected,
+            "{tool} {is_hinted}"
+        );
+    }
+    let set = self::set("[defaults]\njournal = true\n[tools.x]\ntimeout = \"1s\"");
+    assert!(set.in_force("x", None).is_journaled(true));
+    assert!(set.in_force("y", None).is_journaled(true));
 }
 
 #[test]
@@ -444,4 +484,68 @@ proptest! {
         let text = if head { format!("[tools.t]\n{text}") } else { text };
         let _ = PolicySet::parse(&text, ThreadId::Absent);
     }
+
+    /// What is shown and what is recorded reads back as the same policy.
+    #[test]
+    fn texts_read_back(lines in prop::collection::vec(line(), 0..8)) {
+        let mut seen = std::collections::HashSet::new();
+        let text: String = lines
+            .into_iter()
+            .filter(|line| seen.insert(line.split(' ').next().unwrap_or_default().to_owned()))
+            .map(|line| line + "\n")
+            .collect();
+        if let Ok(set) = PolicySet::parse(&format!("[defaults]\n{text}"), ThreadId::Given) {
+            let policy = set.defaults();
+            prop_assert_eq!(&Policy::from_record(&policy.to_toml()).unwrap(), policy);
+            let record = policy.record().unwrap_or_default();
+            prop_assert_eq!(&Policy::from_record(&record).unwrap(), policy);
+        }
+    }
+}
+
+/// One line of a table, mostly a good one.
+fn line() -> impl Strategy<Value = String> {
+    let names = FIELDS.iter().map(|field| field.name).collect::<Vec<_>>();
+    let word = prop::sample::select(
+        FIELDS
+            .iter()
+            .flat_map(|field| field.words.iter().map(|word| (field.name, *word)))
+            .collect::<Vec<_>>(),
+    );
+    prop_oneof![
+        word.prop_map(|(name, word)| format!("{name} = {}", quote(word))),
+        (prop::sample::select(names), "(true|false|[0-9]{1,5})")
+            .prop_map(|(name, value)| format!("{name} = {value}")),
+        (
+            prop::sample::select(vec![
+                "redeliver_within",
+                "timeout",
+                "lease_ttl",
+                "heartbeat",
+                "wait_poll"
+            ]),
+            0_u32..100_000,
+            prop::sample::select(vec!["ms", "s", "m"])
+        )
+            .prop_map(|(name, count, unit)| format!("{name} = \"{count}{unit}\"")),
+        (1_u32..100_000, prop::sample::select(vec!["", "B", "KiB"]))
+            .prop_map(|(count, unit)| format!("max_result = \"{count}{unit}\"")),
+        any::<String>()
+            .prop_map(|text| format!("key = {}", quote(&(text.replace(['{', '}'], "") + "{a}")))),
+        any::<String>().prop_map(|text| format!("pass_key = {{ argument = {} }}", quote(&text))),
+        (any::<String>(), any::<String>()).prop_map(|(name, text)| format!(
+            "reconcile = {{ tool = {}, completed_when = \"/a\", arguments = {{ {} = {} }} }}",
+            quote(&(name.clone() + "t")),
+            quote(&name),
+            quote(&text.replace(['{', '}'], ""))
+        )),
+        any::<Vec<String>>().prop_map(|words| format!(
+            "reconcile = {{ command = [{}] }}",
+            words
+                .iter()
+                .map(|word| quote(word))
+                .collect::<Vec<_>>()
+                .join(", ")
+        )),
+    ]
 }

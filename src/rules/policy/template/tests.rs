@@ -191,7 +191,9 @@ fn templates_that_can_not_be_read_are_refused() {
     for good in [
         "{a}", "{{}}{a}", "x{/a/b}y", "{a b}", "args", "call_id", "args:{a}",
     ] {
-        assert_eq!(KeySource::parse(good).unwrap().to_string(), good);
+        let source = KeySource::parse(good).unwrap();
+        assert_eq!(source.to_string(), good);
+        assert_eq!(source.is_from_arguments(), good != "call_id");
     }
 }
 

@@ -1,0 +1,70 @@
+//! What a run of many seeds has met: a counter that stays at zero means that a fault or a
+//! decision is not simulated at all.
+
+use checkpoint::guard::{AdmissionVerdict, Why};
+use checkpoint::rules::decide::Decision;
+
+use crate::oracle::Kind;
+
+macro_rules! counters {
+    ($($name:ident)*) => {
+        #[derive(Clone, Debug, Default)]
+        pub(crate) struct Coverage { $(pub(crate) $name: u64,)* }
+
+        impl Coverage {
+            pub(crate) fn all(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name),)*]
+            }
+
+            pub(crate) fn add(&mut self, other: &Self) {
+                $(self.$name += other.$name;)*
+            }
+        }
+    };
+}
+
+counters! {
+    seeds lives ends effects orphan_effects batches forwards replies refusals
+    runs replays redeliveries joins doubts divergences in_flights quarantines
+    results errors not_executed closed second_answers stopped_by_cancel unterminated
+    kills power_cuts rollbacks agent_crashes ends_of_input stops stalls upstream_deaths
+    journal_faults cancels changed_calls duplicate_ids duplicates_refused
+    long_waits clock_jumps verdicts forced damaged
+}
+
+impl Coverage {
+    pub(crate) fn admitted(&mut self, verdict: &AdmissionVerdict) {
+        let counter = match verdict {
+            AdmissionVerdict::Run(..) => &mut self.runs,
+            AdmissionVerdict::Replay(replay) if replay.is_marked => &mut self.redeliveries,
+            AdmissionVerdict::Replay(_) => &mut self.replays,
+            AdmissionVerdict::Join { .. } => &mut self.joins,
+            AdmissionVerdict::Refuse(refused) => match refused.why {
+                Why::Table(Decision::InDoubt) => &mut self.doubts,
+                Why::Table(Decision::Diverge) => &mut self.divergences,
+                Why::Table(Decision::InFlight) => &mut self.in_flights,
+                _ => &mut self.quarantines,
+            },
+        };
+        *counter += 1;
+    }
+
+    pub(crate) fn answered(&mut self, kind: Kind) {
+        let counter = match kind {
+            Kind::Result | Kind::Operator => &mut self.results,
+            Kind::Error => &mut self.errors,
+            Kind::NotExecuted => &mut self.not_executed,
+            Kind::Closed => &mut self.closed,
+        };
+        *counter += 1;
+    }
+
+    pub(crate) fn shown(&self) -> String {
+        let shown: Vec<String> = self
+            .all()
+            .into_iter()
+            .map(|(name, count)| format!("{name} {count}"))
+            .collect();
+        shown.join(", ")
+    }
+}

@@ -1,0 +1,480 @@
+//! The oracle: what it knows comes from the two ends of the wire, the rows and who lives, never
+//! from the code under test. `RELIABILITY.md` and `docs/reliability.md` name the invariants.
+
+macro_rules! holds {
+    ($condition:expr, $($text:tt)*) => {
+        if !$condition {
+            return Err(format!($($text)*));
+        }
+    };
+}
+
+mod admissions;
+mod rows;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use checkpoint::guard::{Admission, AdmissionVerdict, Done, Op, Settlement, Why};
+use checkpoint::journal::memory::MemoryJournal;
+use checkpoint::rules::decide::Decision;
+use checkpoint::rules::entry::Status;
+use checkpoint::rules::ids::{BranchId, Fence, Seq, SessionId};
+
+use crate::store::Shared;
+
+pub(crate) type Check = Result<(), String>;
+
+/// How long an outcome that reached nobody answers an equal call, µs.
+const REDELIVER_WITHIN: i64 = 15 * 60 * 1_000_000;
+
+/// One `tools/call` that an agent wrote.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) life: usize,
+    pub(crate) id: String,
+    pub(crate) workflow: usize,
+    pub(crate) arguments: String,
+    pub(crate) seq: Option<u64>,
+    pub(crate) key: Option<String>,
+    pub(crate) line: Vec<u8>,
+    /// The session has read it.
+    pub(crate) is_read: bool,
+    /// The session has read its cancellation, before an answer.
+    pub(crate) is_cancelled: bool,
+    /// The session has read its cancellation, ever.
+    pub(crate) cancel_seen: bool,
+    /// A batch that was taken after that has been committed.
+    pub(crate) cancel_is_committed: bool,
+    pub(crate) replies: u32,
+    pub(crate) is_forwarded: bool,
+    pub(crate) said_not_started: bool,
+    /// The pipe took a byte of it.
+    pub(crate) reached: bool,
+    pub(crate) effects: u32,
+    pub(crate) grant: Option<Grant>,
+    /// The first answer that the session read.
+    pub(crate) answer: Option<usize>,
+    /// The answer came when the call's cancellation, or the input's end, was known.
+    pub(crate) answered_cancelled: bool,
+    pub(crate) answered_closed: bool,
+}
+
+/// A reservation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grant {
+    pub(crate) branch: BranchId,
+    pub(crate) seq: Seq,
+    pub(crate) fence: Fence,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Result,
+    Error,
+    NotExecuted,
+    Closed,
+    Operator,
+}
+
+/// An answer that the upstream (or an operator) gave.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub(crate) serial: usize,
+    pub(crate) body: String,
+    pub(crate) kind: Kind,
+}
+
+#[derive(Clone, Debug)]
+struct Row {
+    status: Status,
+    fence: Fence,
+    session: SessionId,
+    is_delivered: bool,
+    gave_up: bool,
+    unanswered: bool,
+    completed_at: i64,
+    serial: Option<usize>,
+}
+
+#[derive(Default)]
+pub(crate) struct Oracle {
+    pub(crate) requests: Vec<Request>,
+    pub(crate) answers: Vec<Answer>,
+    /// The calls that had an id in a life, in the order of writing.
+    pub(crate) by_id: HashMap<(usize, String), Vec<usize>>,
+    rows: BTreeMap<(BranchId, Seq), Row>,
+    by_fence: HashMap<Fence, usize>,
+    fence_max: u64,
+    pub(crate) spoiled: BTreeSet<(BranchId, Seq)>,
+    /// Effects that an operator allowed beyond the first.
+    pub(crate) authorised: HashMap<(BranchId, Seq), u32>,
+    authorised_all: u32,
+    effects_by_place: HashMap<(usize, u64), u32>,
+    effects_by_key: HashMap<(usize, String), u32>,
+    effects_by_row: HashMap<(BranchId, Seq), u32>,
+    /// Attempts whose answer was written to a caller that waited.
+    pub(crate) written: HashSet<Fence>,
+    redelivered: HashSet<(usize, Fence)>,
+    /// An operator's outcome of an attempt.
+    ruled: HashMap<Fence, usize>,
+    pub(crate) effects: u64,
+}
+
+pub(crate) struct Batch<'a> {
+    pub(crate) life: usize,
+    pub(crate) session: Option<SessionId>,
+    pub(crate) ops: &'a [Op],
+    /// Empty where the commit's end is not known.
+    pub(crate) done: &'a [Done],
+    pub(crate) wall: i64,
+}
+
+impl Oracle {
+    pub(crate) fn serial_of_call_id(call_id: &str) -> Option<usize> {
+        call_id.strip_prefix('c')?.parse().ok()
+    }
+
+    pub(crate) fn allow(&mut self, place: (BranchId, Seq)) {
+        *self.authorised.entry(place).or_default() += 1;
+        self.authorised_all += 1;
+    }
+
+    pub(crate) fn rule(&mut self, fence: Fence, answer: usize) {
+        self.ruled.insert(fence, answer);
+    }
+
+    fn arguments_of(memory: &MemoryJournal, fence: Fence) -> String {
+        memory
+            .attempt(fence)
+            .and_then(|attempt| attempt.arguments.as_ref())
+            .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+            .unwrap_or_default()
+    }
+
+    /// A batch was committed, or may have been: rows against what was asked and what is true.
+    pub(crate) fn committed(&mut self, shared: &Shared, batch: &Batch<'_>) -> Check {
+        let Some(memory) = shared.memory() else {
+            return Ok(());
+        };
+        for (op, done) in batch.ops.iter().zip(batch.done) {
+            if let (Op::Admit(call), Done::Admitted(admission)) = (op, done) {
+                let serial = call.call_id.as_deref().and_then(Self::serial_of_call_id);
+                let serial = serial.ok_or("a call lost its id")?;
+                let is_joined = call.joined.is_some();
+                self.admitted(shared, memory, batch, serial, is_joined, admission)?;
+            }
+        }
+        self.compare_rows(memory, Some(batch))
+    }
+
+    /// Returns which call a line for the client answers: the first of its id that waits.
+    pub(crate) fn answered_call(&self, life: usize, id: &str, line: &str) -> Option<usize> {
+        let calls = self.by_id.get(&(life, id.to_owned()))?;
+        let waits = |serial: &&usize| {
+            let request = &self.requests[**serial];
+            request.is_read && request.replies == 0 && !request.is_cancelled
+        };
+        // Of two, one may be refused at once and the other when that is durable: each says its seq.
+        let seq = between(line, "\"seq\":", ",").and_then(|seq| seq.parse::<u64>().ok());
+        let named = calls
+            .iter()
+            .filter(waits)
+            .find(|serial| seq.is_some() && self.requests[**serial].seq == seq);
+        named.or(calls.iter().find(waits)).or(calls.last()).copied()
+    }
+
+    /// A session reads a cancellation.
+    pub(crate) fn cancel_read(&mut self, serial: usize) {
+        let request = &mut self.requests[serial];
+        request.cancel_seen |= request.is_read;
+        if request.is_read && request.replies == 0 {
+            request.is_cancelled = true;
+        }
+    }
+
+    /// A call was refused since its id is in flight. Returns which.
+    pub(crate) fn duplicate_refused(&mut self, life: usize, id: &str) -> Result<usize, String> {
+        let calls = self.by_id.get(&(life, id.to_owned())).into_iter().flatten();
+        let serial = calls
+            .skip(1)
+            .find(|serial| {
+                let request = &self.requests[**serial];
+                request.is_read && request.replies == 0 && !request.is_forwarded
+            })
+            .copied()
+            .ok_or("a refusal of a duplicate that nobody sent")?;
+        let request = &mut self.requests[serial];
+        request.replies = 1;
+        request.said_not_started = true;
+        Ok(serial)
+    }
+
+    /// A call's bytes come out of the session.
+    pub(crate) fn forwarded(
+        &mut self,
+        shared: &Shared,
+        life: usize,
+        session: Option<SessionId>,
+        serial: usize,
+        line: &[u8],
+    ) -> Check {
+        let request = &mut self.requests[serial];
+        holds!(request.life == life, "c{serial} came out of another proxy");
+        holds!(request.line == line, "I9 c{serial} went out as other bytes");
+        holds!(!request.is_forwarded, "I1 c{serial} went out twice");
+        holds!(
+            !request.said_not_started,
+            "I10 c{serial} went out after it was refused as not started"
+        );
+        request.is_forwarded = true;
+        let id = request.id.clone();
+        let others = self.by_id.get(&(life, id)).into_iter().flatten();
+        for other in others.filter(|other| **other < serial) {
+            let other = &self.requests[*other];
+            let is_running = other.is_forwarded
+                && other.answer.is_none()
+                && other.replies == 0
+                && !other.is_cancelled;
+            holds!(!is_running, "I10 c{serial} went out under an id in flight");
+        }
+        let request = &self.requests[serial];
+        let Some(durable) = shared.durable() else {
+            return Ok(());
+        };
+        let Some(grant) = request.grant else {
+            return Err(format!("I4 c{serial} went out without a reservation"));
+        };
+        let arguments = request.arguments.clone();
+        let row = durable
+            .entries()
+            .find(|stored| (stored.entry.branch, stored.entry.seq) == (grant.branch, grant.seq));
+        let is_spoiled = self.spoiled.contains(&(grant.branch, grant.seq));
+        let holds_it = row.is_some_and(|stored| {
+            let entry = &stored.entry;
+            entry.fence >= grant.fence
+                && (entry.fence > grant.fence || Some(entry.session) == session)
+        });
+        holds!(
+            holds_it || is_spoiled,
+            "I4 c{serial} went out before its reservation was durable"
+        );
+        holds!(
+            Self::arguments_of(durable, grant.fence) == arguments,
+            "I4 c{serial} went out under a reservation of another call"
+        );
+        Ok(())
+    }
+
+    /// The upstream performs an effect.
+    pub(crate) fn effect(&mut self, serial: usize) -> Check {
+        self.effects += 1;
+        let request = &mut self.requests[serial];
+        request.effects += 1;
+        let (workflow, seq, key) = (request.workflow, request.seq, request.key.clone());
+        let grant = request.grant;
+        holds!(
+            request.effects == 1,
+            "I1 the effect of c{serial} happened twice"
+        );
+        let allowed = |place: Option<(BranchId, Seq)>| {
+            place
+                .and_then(|place| self.authorised.get(&place))
+                .copied()
+                .unwrap_or(0)
+        };
+        let place = grant.map(|grant| (grant.branch, grant.seq));
+        let extra = allowed(place);
+        if let Some(place) = place {
+            let count = self.effects_by_row.entry(place).or_default();
+            *count += 1;
+            holds!(
+                *count <= 1 + extra,
+                "I1 {count} effects of {place:?}, {extra} allowed beyond one"
+            );
+        }
+        // A key beside a seq may send a call to another place; what counts is the explicit name.
+        if let (Some(seq), None) = (seq, &key) {
+            let count = self.effects_by_place.entry((workflow, seq)).or_default();
+            *count += 1;
+            holds!(
+                *count <= 1 + extra,
+                "I1 {count} effects at seq {seq} of w{workflow}, {extra} allowed beyond one"
+            );
+        }
+        if let Some(key) = key.filter(|_| self.spoiled.is_empty()) {
+            let count = self.effects_by_key.entry((workflow, key)).or_default();
+            *count += 1;
+            holds!(
+                *count <= 1 + self.authorised_all,
+                "I1 {count} effects under a key of c{serial}"
+            );
+        }
+        Ok(())
+    }
+
+    /// An answer of the upstream's is read by a session.
+    pub(crate) fn answer_read(&mut self, life: usize, id: &str, answer: usize, closed: bool) {
+        let calls = self.by_id.get(&(life, id.to_owned())).into_iter().flatten();
+        let Some(serial) = calls
+            .rev()
+            .find(|serial| self.requests[**serial].is_forwarded)
+            .copied()
+        else {
+            return;
+        };
+        let request = &mut self.requests[serial];
+        if request.is_forwarded && request.answer.is_none() {
+            request.answer = Some(answer);
+            request.answered_cancelled = request.cancel_seen;
+            request.answered_closed = closed;
+        }
+    }
+
+    /// A line with the answer to a call comes out for the client. Returns the attempt that it
+    /// delivers.
+    pub(crate) fn replied(
+        &mut self,
+        shared: &Shared,
+        serial: usize,
+        line: &str,
+        is_faulted: bool,
+    ) -> Result<Option<Fence>, String> {
+        let request = &mut self.requests[serial];
+        request.replies += 1;
+        holds!(
+            request.replies == 1,
+            "I6 c{serial} is answered {} times",
+            request.replies
+        );
+        let token = line
+            .split_once('#')
+            .and_then(|(_, rest)| rest.split_once('#'))
+            .and_then(|(token, _)| token.parse::<usize>().ok());
+        let Some(token) = token else {
+            let kind = between(line, "\"kind\":\"", "\"").unwrap_or("");
+            holds!(
+                !kind.is_empty(),
+                "c{serial} got what is neither an outcome nor a refusal: {line}"
+            );
+            let side_effect = between(line, "\"side_effect\":\"", "\"").unwrap_or("");
+            match side_effect {
+                "not_started" => {
+                    let ran_before = request.is_forwarded && request.reached;
+                    holds!(!ran_before, "I10 c{serial} is told that it was not started");
+                    request.said_not_started = true;
+                }
+                "unknown" => {}
+                other => return Err(format!("c{serial} is told side_effect {other:?}")),
+            }
+            return Ok(None);
+        };
+        let answer = &self.answers[token];
+        let given = &self.requests[answer.serial];
+        let request = &self.requests[serial];
+        holds!(
+            given.arguments == request.arguments,
+            "I5 c{serial} with {} is answered for {}",
+            request.arguments,
+            given.arguments
+        );
+        // A mark is spliced in as the first or the last member, and no other byte changes.
+        let (first, last) = (&answer.body[1..], &answer.body[..answer.body.len() - 1]);
+        let is_marked =
+            line.contains("\"checkpoint\":{") && (line.contains(first) || line.contains(last));
+        holds!(
+            line.contains(&answer.body) || is_marked,
+            "I2 c{serial} gets other bytes than the upstream's #{token}#"
+        );
+        holds!(
+            !(request.is_cancelled && given.answered_cancelled && answer.serial == serial),
+            "I6 the cancelled c{serial} is answered"
+        );
+        if line.contains("\"journaled\":false") {
+            holds!(
+                is_faulted && answer.serial == serial,
+                "I2 c{serial} is marked as not journaled, and the journal had no fault"
+            );
+            return Ok(None);
+        }
+        let Some(durable) = shared.durable() else {
+            return Ok(None);
+        };
+        if answer.kind == Kind::NotExecuted {
+            return Ok(None);
+        }
+        let fence = if answer.kind == Kind::Operator {
+            self.ruled
+                .iter()
+                .find(|(_, ruled)| **ruled == token)
+                .map(|(fence, _)| *fence)
+        } else {
+            given.grant.map(|grant| grant.fence)
+        };
+        let fence = fence.ok_or_else(|| format!("I2 #{token}# was never reserved"))?;
+        let stored = durable
+            .outcome(fence)
+            .and_then(|outcome| outcome.body.as_deref());
+        let place = given.grant.map(|grant| (grant.branch, grant.seq));
+        let is_spoiled = place.is_some_and(|place| self.spoiled.contains(&place));
+        holds!(
+            is_spoiled || stored == Some(answer.body.as_bytes()),
+            "I2 c{serial} is answered with #{token}#, which is not durable"
+        );
+        Ok(Some(fence))
+    }
+
+    /// A proxy has ended in order: nothing that it read is lost, nobody is left without an answer.
+    pub(crate) fn ended(
+        &self,
+        shared: &Shared,
+        life: usize,
+        is_faulted: bool,
+        client_gone: bool,
+    ) -> Check {
+        let memory = shared.memory();
+        for (serial, request) in self.requests.iter().enumerate() {
+            if request.life != life || !request.is_read {
+                continue;
+            }
+            holds!(
+                request.replies == 1 || request.cancel_seen || client_gone,
+                "I6 c{serial} has no answer"
+            );
+            let (Some(answer), Some(grant), Some(memory)) = (request.answer, request.grant, memory)
+            else {
+                continue;
+            };
+            let kind = self.answers[answer].kind;
+            let is_outcome = match kind {
+                Kind::Result => true,
+                Kind::Error => !request.answered_cancelled,
+                Kind::Closed => !request.answered_cancelled && !request.answered_closed,
+                Kind::NotExecuted => true,
+                Kind::Operator => false,
+            };
+            let place = (grant.branch, grant.seq);
+            if !is_outcome || is_faulted || self.spoiled.contains(&place) {
+                continue;
+            }
+            let row = memory
+                .entries()
+                .find(|stored| (stored.entry.branch, stored.entry.seq) == place);
+            holds!(
+                row.is_some_and(|stored| stored.entry.fence != grant.fence
+                    || stored.entry.status != Status::Pending),
+                "I8 the answer to c{serial} was read, and {place:?} is still in doubt"
+            );
+        }
+        Ok(())
+    }
+
+    pub(crate) fn fence_max(&self) -> u64 {
+        self.fence_max
+    }
+}
+
+pub(crate) fn between<'a>(text: &'a str, start: &str, end: &str) -> Option<&'a str> {
+    let at = text.find(start)? + start.len();
+    let rest = &text[at..];
+    Some(&rest[..rest.find(end)?])
+}

@@ -1,0 +1,295 @@
+//! The world: agents, proxies, upstreams, an operator and clocks, one event at a time.
+
+macro_rules! tell {
+    ($world:expr, $($text:tt)*) => {
+        if $world.trace.is_some() {
+            let text = format!($($text)*);
+            let step = $world.step;
+            if let Some(trace) = &mut $world.trace {
+                trace.push(format!("{step:5} {text}"));
+            }
+        }
+    };
+}
+
+mod agents;
+mod calm;
+mod ends;
+mod operators;
+mod proxies;
+mod upstreams;
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use checkpoint::guard::{AdmissionVerdict, Done, Guard, Op, Options as GuardOptions};
+use checkpoint::journal::memory::MemoryJournal;
+use checkpoint::journal::{Journal as _, JournalError, Outcome, Session as SessionRow};
+use checkpoint::journal::{Transaction as _, Write};
+use checkpoint::proxy::session::{Session, UpstreamEnd};
+use checkpoint::rules::entry::{Provenance, Status, outcome_digest};
+use checkpoint::rules::ids::{Micros, WorkflowId};
+use checkpoint::rules::lifecycle;
+
+use crate::coverage::Coverage;
+use crate::life::{Batch, Habit, Life, Pipe, Task, Upstream};
+use crate::oracle::{self, Answer, Check, Kind, Oracle, Request, between};
+use crate::plan::{Mode, Plan};
+use crate::random::Random;
+use crate::store::{Alive, Around, Book, Fault, Shared, SimJournal, Store};
+
+/// How many lives an agent may have before it is left alone.
+const LIVES_MAX: usize = 6;
+
+pub(crate) struct Agent {
+    mode: Mode,
+    workflow: usize,
+    life: Option<usize>,
+    lives: usize,
+    /// Calls that are still to be made in this life.
+    todo: VecDeque<usize>,
+    /// Calls that were answered with an outcome, ever.
+    done: Vec<bool>,
+    /// Which arguments each call has.
+    versions: Vec<usize>,
+    open: Vec<usize>,
+    next_id: u64,
+    pings: u64,
+}
+
+pub(crate) struct World<'a> {
+    pub(crate) plan: Plan,
+    random: Random,
+    now: Instant,
+    wall: i64,
+    step: usize,
+    is_calm: bool,
+    store: Store,
+    lives: Vec<Life>,
+    agents: Vec<Agent>,
+    oracle: Oracle,
+    coverage: &'a mut Coverage,
+    pub(crate) trace: Option<Vec<String>>,
+    pub(crate) digest: u64,
+}
+
+impl<'a> World<'a> {
+    pub(crate) fn new(plan: Plan, book: Book, coverage: &'a mut Coverage, traces: bool) -> Self {
+        let shared = Shared {
+            book: Some(book),
+            durable: None,
+            fault: Fault::None,
+            lives: Vec::new(),
+            owners: HashMap::new(),
+            has_room: true,
+            mark: 0,
+        };
+        let agents = plan
+            .modes
+            .iter()
+            .enumerate()
+            .map(|(number, mode)| Agent {
+                mode: *mode,
+                workflow: if plan.shares_workflow { 0 } else { number },
+                life: None,
+                lives: 0,
+                todo: VecDeque::new(),
+                done: vec![false; plan.calls],
+                versions: vec![0; plan.calls],
+                open: Vec::new(),
+                next_id: 1,
+                pings: 0,
+            })
+            .collect();
+        Self {
+            random: Random::new(plan.seed ^ 0x5EED),
+            now: Instant::now(),
+            wall: 1_800_000_000_000_000,
+            step: 0,
+            is_calm: false,
+            store: Rc::new(RefCell::new(shared)),
+            lives: Vec::new(),
+            agents,
+            oracle: Oracle::default(),
+            coverage,
+            trace: traces.then(Vec::new),
+            digest: 0xCBF2_9CE4_8422_2325,
+            plan,
+        }
+    }
+
+    pub(crate) fn memory_book() -> Book {
+        Book::Memory(MemoryJournal::new([7; 16], WorkflowId("own".into())))
+    }
+
+    /// Runs the whole world.
+    pub(crate) fn run(&mut self) -> Check {
+        for step in 0..self.plan.steps {
+            self.step = step;
+            self.pass_time();
+            self.something_happens()?;
+        }
+        self.is_calm = true;
+        self.calm_down()?;
+        // Everything that was asked for by name is asked for once more.
+        for agent in 0..self.agents.len() {
+            self.agents[agent].lives = 0;
+            if self.agents[agent].mode != Mode::Bare {
+                self.agents[agent].todo = (0..self.plan.calls).collect();
+            }
+        }
+        self.calm_down()?;
+        self.coverage.effects += self.oracle.effects;
+        self.coverage.seeds += 1;
+        Ok(())
+    }
+
+    fn note(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.digest = (self.digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01B3);
+        }
+    }
+
+    // ---- time ----
+
+    fn advance(&mut self, by: Duration) {
+        self.now += by;
+        self.wall += i64::try_from(by.as_micros()).unwrap();
+    }
+
+    fn pass_time(&mut self) {
+        let by = match self.random.below(100) {
+            0..90 => Duration::from_micros(self.random.below(3000) as u64),
+            90..97 => Duration::from_millis(self.random.below(200) as u64),
+            _ => Duration::from_millis(self.random.below(3000) as u64),
+        };
+        self.advance(by);
+        if self.random.chance(self.plan.long_wait) {
+            self.coverage.long_waits += 1;
+            let by = self.random.pick(&[6, 31, 1000]);
+            self.advance(Duration::from_secs(by));
+        }
+        if self.random.chance(self.plan.clock_jump) {
+            self.coverage.clock_jumps += 1;
+            let hours = self.random.pick(&[-24 * 365, -1, 1, 24 * 365]);
+            self.wall += hours * 3_600_000_000;
+        }
+    }
+
+    // ---- what may happen ----
+
+    fn something_happens(&mut self) -> Check {
+        let agents = self.agents.len();
+        if self.random.chance(self.plan.power_cut) {
+            return self.power_cut();
+        }
+        if self.random.chance(self.plan.operator) {
+            return self.operate();
+        }
+        if self.plan.damage && self.random.chance(25) {
+            self.damage();
+            return Ok(());
+        }
+        if self.random.chance(280) {
+            let agent = self.random.below(agents);
+            return self.agent_acts(agent);
+        }
+        if self.lives.is_empty() {
+            return Ok(());
+        }
+        // Mostly the lives that agents are attached to, sometimes one that lingers.
+        let life = match self.agents[self.random.below(agents)].life {
+            Some(life) if !self.random.chance(250) => life,
+            _ => self.random.below(self.lives.len()),
+        };
+        if self.random.chance(330) {
+            return self.upstream_acts(life);
+        }
+        if !self.lives[life].is_alive {
+            return self.group_ends(life);
+        }
+        if self.random.chance(self.plan.kill) {
+            return self.kill(life);
+        }
+        if self.lives[life].stalled_until > self.step {
+            return Ok(());
+        }
+        if self.random.chance(self.plan.stall) {
+            self.coverage.stalls += 1;
+            let until = self.step + 10 + self.random.below(80);
+            self.lives[life].stalled_until = until;
+            return Ok(());
+        }
+        if self.random.chance(self.plan.stop) && !self.lives[life].is_over {
+            self.coverage.stops += 1;
+            tell!(self, "p{life} gets SIGTERM");
+            let now = self.now;
+            self.lives[life].session.stop(now, 1);
+        }
+        match self.random.below(10) {
+            0 | 1 => self.read_client(life),
+            2 | 3 => self.read_upstream(life),
+            4..=6 => self.journal(life),
+            7 | 8 => self.write(life),
+            _ => self.tick(life),
+        }
+    }
+}
+
+pub(super) fn call_serial(text: &str) -> Option<usize> {
+    between(text, "\"checkpoint_call_id\":\"c", "\"")?
+        .parse()
+        .ok()
+}
+
+pub(super) fn token_of(text: &str) -> Option<usize> {
+    between(text, "#", "#")?.parse().ok()
+}
+
+pub(super) fn verdict_name(verdict: &AdmissionVerdict) -> &'static str {
+    match verdict {
+        AdmissionVerdict::Run(..) => "run",
+        AdmissionVerdict::Replay(_) => "replay",
+        AdmissionVerdict::Join { .. } => "join",
+        AdmissionVerdict::Refuse(_) => "refuse",
+    }
+}
+
+pub(super) fn shown_op(op: &Op) -> String {
+    match op {
+        Op::Admit(call) => format!("admit {}", call.call_id.as_deref().unwrap_or("?")),
+        Op::Settle(settlement) => {
+            let ticket = settlement.ticket();
+            let text = format!("{settlement:?}");
+            let name = text.split([' ', '{']).next().unwrap_or("");
+            format!("settle {name} seq {} fence {}", ticket.seq, ticket.fence)
+        }
+        Op::Deliver(ticket) => format!("deliver seq {} fence {}", ticket.seq, ticket.fence),
+        Op::GiveUp(ticket, why) => {
+            format!("give up seq {} fence {} {why:?}", ticket.seq, ticket.fence)
+        }
+        Op::Note(note) => format!("note {}", note.kind),
+        Op::TaskEnd { .. } => "task end".into(),
+        Op::Renew(..) => "renew".into(),
+        Op::Confirm(_) => "confirm".into(),
+        Op::EndSession => "end session".into(),
+    }
+}
+
+pub(super) fn shown_done(done: &Done) -> String {
+    match done {
+        Done::Admitted(admission) => match &admission.verdict {
+            AdmissionVerdict::Run(ticket, letter) => {
+                format!("run seq {} fence {} {letter}", ticket.seq, ticket.fence)
+            }
+            AdmissionVerdict::Refuse(refused) => format!("refuse {:?}", refused.why),
+            AdmissionVerdict::Join { ticket, .. } => format!("join fence {}", ticket.fence),
+            AdmissionVerdict::Replay(replay) => format!("replay fence {}", replay.entry.fence),
+        },
+        Done::Settled(_) => "settled".into(),
+        Done::Stale => "stale".into(),
+        Done::Noted => "noted".into(),
+    }
+}

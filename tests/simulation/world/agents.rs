@@ -1,0 +1,271 @@
+//! What agents do.
+
+use super::*;
+
+impl World<'_> {
+    pub(super) fn agent_acts(&mut self, agent: usize) -> Check {
+        let Some(life) = self.agents[agent].life else {
+            if self.agents[agent].lives < LIVES_MAX {
+                self.start(agent);
+            }
+            return Ok(());
+        };
+        if self.random.chance(self.plan.agent_crash) {
+            self.coverage.agent_crashes += 1;
+            tell!(self, "a{agent} crashes");
+            self.lives[life].client_broken = true;
+            self.lives[life].client_eof = true;
+            self.detach(agent);
+            return Ok(());
+        }
+        if self.random.chance(self.plan.end_of_input) {
+            self.coverage.ends_of_input += 1;
+            tell!(self, "a{agent} closes the input of p{life}");
+            self.lives[life].client_eof = true;
+            return Ok(());
+        }
+        if self.lives[life].client_eof {
+            return Ok(());
+        }
+        if self.random.chance(self.plan.cancel * 3) && !self.agents[agent].open.is_empty() {
+            return self.cancel(agent, life);
+        }
+        if self.random.chance(200) {
+            let number = self.agents[agent].pings;
+            self.agents[agent].pings += 1;
+            let line = format!(
+                "{{\"method\":\"notifications/x\",\"jsonrpc\":\"2.0\",\"params\":{{\"p\":\"a{agent}.{number}\"}}}}\n"
+            );
+            self.lives[life].inbox.push_back(line.into_bytes());
+            return Ok(());
+        }
+        self.send(agent, life);
+        Ok(())
+    }
+
+    pub(super) fn start(&mut self, agent: usize) {
+        let life = self.lives.len();
+        self.store.borrow_mut().lives.push(Alive {
+            proxy: true,
+            group: true,
+        });
+        let around = Around {
+            store: Rc::clone(&self.store),
+            life,
+            drawn: 0,
+        };
+        let options = GuardOptions::default();
+        let guard = Guard::new(
+            SimJournal::new(&self.store),
+            around,
+            options,
+            SessionRow::default(),
+        );
+        self.lives.push(Life {
+            agent,
+            session: Session::new(self.plan.options()),
+            guard,
+            is_alive: true,
+            is_over: false,
+            stalled_until: 0,
+            is_faulted: false,
+            inbox: VecDeque::new(),
+            client_eof: false,
+            eof_told: false,
+            client_broken: false,
+            to_upstream: Pipe::default(),
+            to_client: Pipe::default(),
+            upstream: Upstream {
+                is_alive: true,
+                ..Upstream::default()
+            },
+            batch: Batch::None,
+            tries_since: None,
+            is_input_closed: false,
+            is_finishing: false,
+            passing_up: VecDeque::new(),
+            passing_down: VecDeque::new(),
+            cancels_new: Vec::new(),
+            cancels_taken: Vec::new(),
+        });
+        self.coverage.lives += 1;
+        tell!(self, "a{agent} starts p{life}");
+        let agent = &mut self.agents[agent];
+        agent.life = Some(life);
+        agent.lives += 1;
+        agent.open.clear();
+        agent.todo = (0..self.plan.calls)
+            .filter(|call| agent.mode != Mode::Bare || !agent.done[*call])
+            .collect();
+    }
+
+    pub(super) fn detach(&mut self, agent: usize) {
+        self.agents[agent].life = None;
+        self.agents[agent].open.clear();
+    }
+
+    pub(super) fn send(&mut self, agent: usize, life: usize) {
+        if self.agents[agent].open.len() >= self.plan.pipeline {
+            return;
+        }
+        // Some ask twice while the first still runs.
+        let again = (!self.is_calm && self.random.chance(60))
+            .then(|| self.agents[agent].open.first().copied())
+            .flatten();
+        let next = match again {
+            Some(open) => Some(self.call_of(open)),
+            None => self.agents[agent].todo.pop_front(),
+        };
+        let Some(call) = next else { return };
+        if self.random.chance(self.plan.changed) && !self.is_calm {
+            self.coverage.changed_calls += 1;
+            let version = self.random.below(2);
+            self.agents[agent].versions[call] = version;
+        }
+        let duplicate = (!self.is_calm && self.random.chance(self.plan.duplicate_id))
+            .then(|| self.agents[agent].open.first().copied())
+            .flatten()
+            .filter(|open| {
+                let id = self.oracle.requests[*open].id.clone();
+                self.oracle.by_id[&(life, id)].len() == 1
+            });
+        let id = match duplicate {
+            Some(open) => self.oracle.requests[open].id.clone(),
+            None => {
+                let next = self.agents[agent].next_id;
+                self.agents[agent].next_id += 1;
+                if next.is_multiple_of(3) {
+                    format!("\"x{next}\"")
+                } else {
+                    next.to_string()
+                }
+            }
+        };
+        let serial = self.oracle.requests.len();
+        let Agent {
+            mode,
+            workflow,
+            versions,
+            ..
+        } = &self.agents[agent];
+        let (mode, workflow) = (*mode, *workflow);
+        // Two of the calls of an agent that names none are equal.
+        let shown = if mode == Mode::Bare { call / 2 } else { call };
+        let arguments = format!("{{\"n\":{shown},\"v\":{}}}", versions[call]);
+        let seq = matches!(mode, Mode::Seq | Mode::Both).then_some(call as u64 + 1);
+        let key = matches!(mode, Mode::Key | Mode::Both).then(|| format!("k{call}"));
+        let mut meta =
+            format!("\"checkpoint_call_id\":\"c{serial}\",\"checkpoint_workflow\":\"w{workflow}\"");
+        if let Some(seq) = seq {
+            meta.push_str(&format!(",\"checkpoint_seq\":{seq}"));
+        }
+        if let Some(key) = &key {
+            meta.push_str(&format!(",\"checkpoint_key\":\"{key}\""));
+        }
+        let line = format!(
+            "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"tools/call\",\"params\":{{\"name\":\"t\",\"arguments\":{arguments},\"_meta\":{{{meta}}}}}}}\n"
+        );
+        tell!(
+            self,
+            "a{agent} calls c{serial} id {id} {mode:?} {arguments} in p{life}"
+        );
+        self.oracle.requests.push(Request {
+            life,
+            id: id.clone(),
+            workflow,
+            arguments,
+            seq,
+            key,
+            line: line.clone().into_bytes(),
+            is_read: false,
+            is_cancelled: false,
+            cancel_seen: false,
+            cancel_is_committed: false,
+            replies: 0,
+            is_forwarded: false,
+            said_not_started: false,
+            reached: false,
+            effects: 0,
+            grant: None,
+            answer: None,
+            answered_cancelled: false,
+            answered_closed: false,
+        });
+        self.oracle
+            .by_id
+            .entry((life, id))
+            .or_default()
+            .push(serial);
+        self.agents[agent].open.push(serial);
+        if duplicate.is_some() {
+            self.coverage.duplicate_ids += 1;
+        }
+        self.lives[life].inbox.push_back(line.into_bytes());
+    }
+
+    pub(super) fn cancel(&mut self, agent: usize, life: usize) -> Check {
+        let at = self.random.below(self.agents[agent].open.len());
+        let serial = self.agents[agent].open[at];
+        let id = self.oracle.requests[serial].id.clone();
+        if self.oracle.by_id[&(life, id.clone())].len() > 1 {
+            // Whom a cancellation of an id that stands for two calls means, nobody can say.
+            return Ok(());
+        }
+        self.agents[agent].open.remove(at);
+        tell!(self, "a{agent} cancels c{serial}");
+        self.coverage.cancels += 1;
+        let line = format!(
+            "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{{\"requestId\":{id},\"c\":\"c{serial}\"}}}}\n"
+        );
+        self.lives[life].inbox.push_back(line.into_bytes());
+        if self.random.chance(600) {
+            // It gave up, and asks again.
+            let call = self.call_of(serial);
+            self.agents[agent].todo.push_front(call);
+        }
+        Ok(())
+    }
+
+    pub(super) fn call_of(&self, serial: usize) -> usize {
+        let request = &self.oracle.requests[serial];
+        match (request.seq, &request.key) {
+            (Some(seq), _) => usize::try_from(seq).unwrap() - 1,
+            (None, Some(key)) => key[1..].parse().unwrap(),
+            (None, None) => {
+                let shown: usize = between(&request.arguments, "\"n\":", ",")
+                    .unwrap()
+                    .parse()
+                    .unwrap();
+                (shown * 2).min(self.plan.calls - 1)
+            }
+        }
+    }
+
+    /// A line arrives at the agent.
+    pub(super) fn agent_reads(&mut self, life: usize, line: &str, serial: Option<usize>) {
+        let agent = self.lives[life].agent;
+        if self.agents[agent].life != Some(life) {
+            return;
+        }
+        let Some(serial) = serial else { return };
+        let Some(at) = self.agents[agent]
+            .open
+            .iter()
+            .position(|open| *open == serial)
+        else {
+            return;
+        };
+        self.agents[agent].open.remove(at);
+        let is_outcome = line.contains('#');
+        let call = self.call_of(serial);
+        if is_outcome {
+            self.agents[agent].done[call] = true;
+        } else {
+            self.coverage.refusals += 1;
+        }
+        let asks_again = if is_outcome { 60 } else { 120 };
+        if !self.is_calm && self.random.chance(asks_again) {
+            self.agents[agent].todo.push_back(call);
+        }
+    }
+}
