@@ -16,6 +16,8 @@ pub mod closing;
 mod cursor;
 #[cfg(test)]
 pub(crate) mod fixture;
+#[cfg(test)]
+mod schedules;
 mod settle;
 pub mod sweep;
 pub mod verdict;
