@@ -72,6 +72,7 @@ impl DeedArgs {
             by: self.by.clone().unwrap_or_else(user),
             reason: self.reason.clone(),
             evidence,
+            probe: None,
         })
     }
 }
@@ -189,8 +190,7 @@ impl Hand {
             let is_live = locks.is_live(id.0).unwrap_or(true);
             Owner {
                 is_live,
-                upstream_alive: session
-                    .and_then(|session| super::show::fill::upstream_alive(session, is_live)),
+                upstream_alive: session.and_then(|session| books::upstream_alive(session, is_live)),
             }
         };
         let start = Instant::now();

@@ -264,8 +264,8 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         let uid = match branch {
             Some(branch) if branch.workflow != workflow.number => self
                 .tx
-                .workflow_uid(branch.workflow)?
-                .unwrap_or(workflow.uid),
+                .workflow_of(branch.workflow)?
+                .map_or(workflow.uid, |(_, uid)| uid),
             Some(_) | None => workflow.uid,
         };
         Ok(Admission {
