@@ -293,6 +293,7 @@ impl Session {
             stage: Stage::Admitting,
             is_cancelled: false,
             is_answered: false,
+            was_probed: false,
             held_back: Vec::new(),
         };
         Step::Admit(Box::new(flight), key)
@@ -353,7 +354,7 @@ impl Session {
                 flight.held_back.push(line.as_ref().clone());
                 Step::Done
             }
-            Stage::Joining { .. } => {
+            Stage::Joining { .. } | Stage::Probing { .. } => {
                 self.flights.remove(key);
                 self.ours.add(key.clone());
                 Step::Done

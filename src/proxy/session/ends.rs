@@ -217,7 +217,7 @@ impl Session {
                         self.down.drop_slot(slot);
                     }
                 }
-                Stage::Joining { .. } => over.push(key.clone()),
+                Stage::Joining { .. } | Stage::Probing { .. } => over.push(key.clone()),
                 Stage::Admitting | Stage::Confirming { .. } => {}
             }
         }
@@ -396,7 +396,10 @@ impl Session {
                         due.push(key.clone());
                     }
                 }
-                Stage::Admitting | Stage::Confirming { .. } | Stage::Settling(_) => {}
+                Stage::Admitting
+                | Stage::Confirming { .. }
+                | Stage::Probing { .. }
+                | Stage::Settling(_) => {}
             }
         }
         for key in beats {
@@ -473,7 +476,7 @@ impl Session {
     pub fn is_idle(&self) -> bool {
         self.flights
             .values()
-            .all(|flight| matches!(flight.stage, Stage::Joining { .. }))
+            .all(|flight| matches!(flight.stage, Stage::Joining { .. } | Stage::Probing { .. }))
             && self.ops.is_empty()
             && self.asked.is_empty()
     }
@@ -489,6 +492,12 @@ impl Session {
                 let mut refusal = Refusal::new(RefusalKind::InFlight);
                 refusal.seq = Some(ticket.seq.0);
                 refusal.attempt = Some(u64::from(ticket.attempt));
+                refusal.tool = Some(flight.call.tool.clone());
+                refusal.reason = Some("checkpoint is ending".into());
+                self.refuse_flight(&flight, &refusal);
+            } else if let Stage::Probing { place } = &flight.stage {
+                let mut refusal = Refusal::new(RefusalKind::InDoubt);
+                refusal.seq = Some(place.1.0);
                 refusal.tool = Some(flight.call.tool.clone());
                 refusal.reason = Some("checkpoint is ending".into());
                 self.refuse_flight(&flight, &refusal);

@@ -63,6 +63,7 @@ impl Session {
                 Stage::Admitting
                 | Stage::Confirming { .. }
                 | Stage::Joining { .. }
+                | Stage::Probing { .. }
                 | Stage::Settling(_) => None,
             });
         if let Some(ticket) = forwarded {
@@ -146,6 +147,7 @@ impl Session {
             Stage::Admitting
             | Stage::Confirming { .. }
             | Stage::Joining { .. }
+            | Stage::Probing { .. }
             | Stage::Settling(_) => std::time::Duration::ZERO,
         };
         flight.stage = Stage::Settling(Settling {
