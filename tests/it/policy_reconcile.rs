@@ -175,6 +175,71 @@ fn calls_of_one_entry_wait_for_one_answer() {
     assert_eq!(asked(&world).len(), 1);
 }
 
+fn auto(world: &World, policy: &str, words: &[&str]) -> (i32, String) {
+    let file = world.policy_file(policy).display().to_string();
+    let words = [&["resolve", "--auto", "--policy", &file][..], words].concat();
+    let output = world.operator(&words);
+    let text = [output.stdout, output.stderr].concat();
+    (
+        output.status.code().unwrap(),
+        String::from_utf8_lossy(&text).into_owned(),
+    )
+}
+
+#[test]
+fn the_operator_may_have_the_command_asked() {
+    let world = World::new();
+    lose(&world, &Call::charge(1).seq(1));
+    lose(&world, &Call::new(2, "refund", json!({})).seq(2));
+    let policy = policy(&world, COMPLETED, "");
+    let (code, text) = auto(&world, &policy, &["1", "--dry-run"]);
+    assert_eq!((code, asked(&world).len()), (0, 0), "{text}");
+    assert_eq!(world.status(1), "PENDING");
+    let (code, text) = auto(&world, &policy, &["1", "2"]);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("names no command"), "{text}");
+    assert_eq!(world.status(1), "COMPLETED", "{text}");
+    assert_eq!(world.status(2), "PENDING");
+    assert_eq!(asked(&world).len(), 1);
+    // Of what is settled nobody is asked.
+    let (code, text) = auto(&world, &policy, &["1"]);
+    assert_eq!((code, asked(&world).len()), (1, 1), "{text}");
+    let mut proxy = world.proxy().start();
+    let answer = proxy.call(&Call::charge(3).seq(1));
+    assert_eq!(answer["result"]["content"][0]["text"], "sent as 4711");
+    proxy.stop();
+    assert_eq!(world.effects_of("charge"), 1);
+    assert!(world.operator(&["verify"]).status.success());
+    // Without a policy there is nobody to ask.
+    assert_eq!(
+        world.operator(&["resolve", "--auto", "2"]).status.code(),
+        Some(2)
+    );
+}
+
+#[test]
+fn an_unclear_word_leaves_the_doubt_to_the_operator() {
+    let world = World::new();
+    lose(&world, &Call::charge(1).seq(1));
+    let policy = policy(&world, "echo maybe", "");
+    let (code, text) = auto(&world, &policy, &["1"]);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("stays in doubt"), "{text}");
+    assert_eq!(world.entry(1)["in_doubt"], true);
+    assert!(events(&world).contains("maybe"));
+}
+
+#[test]
+fn asking_a_tool_is_refused_before_anything_starts() {
+    let world = World::new();
+    let policy = "[tools.charge]\nreconcile = { tool = \"find\", completed_when = \"/found\" }\n";
+    let output = world.proxy().policy(policy).run(b"");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("tools.charge.reconcile"), "{said}");
+    assert!(!world.is_upstream_seen());
+}
+
 /// A dead proxy's upstream may still do it: nobody can say that it did not.
 #[test]
 fn nobody_is_asked_while_the_recorded_upstream_lives() {
