@@ -48,7 +48,7 @@ const UNSAFE_TESTS: [(&str, &str); 1] = [(
 const LINES_MAX: usize = 700;
 
 /// Files that may be longer, and why.
-const LONG_FILES: [(&str, &str); 9] = [
+const LONG_FILES: [(&str, &str); 7] = [
     (
         "src/cli/export.rs",
         "one command, from its flags to each format's text",
@@ -60,14 +60,6 @@ const LONG_FILES: [(&str, &str); 9] = [
     (
         "src/proxy/session/journaled.rs",
         "the one place where the journal's answers turn into lines",
-    ),
-    (
-        "tests/simulation/oracle.rs",
-        "one oracle: each promise a check, read side by side",
-    ),
-    (
-        "tests/simulation/world.rs",
-        "one world: whoever acts in it acts on the same state",
     ),
     (
         "src/journal/sqlite.rs",
@@ -88,11 +80,7 @@ const LONG_FILES: [(&str, &str); 9] = [
 ];
 
 /// Tests that may pause, with the reason.
-const PAUSING_TESTS: [(&str, &str); 3] = [
-    (
-        "tests/crash/bench.rs",
-        "waits for a traced process with a deadline; the standard library has no such wait",
-    ),
+const PAUSING_TESTS: [(&str, &str); 2] = [
     (
         "src/proxy/child.rs",
         "climbs the ladder by its own times, which are what it tests",

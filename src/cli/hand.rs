@@ -20,12 +20,14 @@ use super::reading;
 use super::targets::Targets;
 use super::values;
 use super::view::Status;
-use crate::guard::verdict::{self, Act, Deed, Owner, Refused, Ruling};
+use crate::guard::verdict::{self, Act, Deed, Owner, Refused, Ruling, Story};
 use crate::journal::reader::Place;
 use crate::journal::{JournalError, Session};
 use crate::proxy::books;
+use crate::proxy::reconcile::{self, Ledger, Probe, Settled};
 use crate::rules::entry::Entry;
 use crate::rules::ids::{BranchId, Seq, SessionId};
+use crate::rules::policy::{PolicySet, ReconcileBy};
 
 /// How long a journal that others write to is waited for, for each entry.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -72,6 +74,7 @@ impl DeedArgs {
             by: self.by.clone().unwrap_or_else(user),
             reason: self.reason.clone(),
             evidence,
+            probe: None,
         })
     }
 }
@@ -158,6 +161,69 @@ pub(super) fn carry_out(
     Ok(reports)
 }
 
+/// Asks the reconcile command of each entry's tool, or tells whether it could be asked.
+pub(super) fn ask(
+    path: &Path,
+    targets: &Targets,
+    policies: &PolicySet,
+    deed: &Deed,
+    is_trial: bool,
+) -> Result<Reports, CliError> {
+    let name = "resolve --auto";
+    let how = "it is asked again later";
+    let mut hand = Hand::open(path)?;
+    let mut reports = Reports::new(name, is_trial);
+    for entry in &targets.unreadable {
+        let why = "it is quarantined: its row can't be read";
+        reports.add(Report::refused(entry, why.to_owned()));
+    }
+    let mut progress = ProgressLine::new();
+    let total = targets.entries.len() as u64;
+    for (done, (place, entry)) in targets.entries.iter().enumerate() {
+        progress.show(name, done as u64, total);
+        let place_of = (entry.branch, entry.seq);
+        let policy = policies.for_tool(&entry.tool);
+        let command = policy.reconcile.as_ref().and_then(|reconcile| {
+            let ReconcileBy::Command(command) = &reconcile.by else {
+                return None;
+            };
+            let bytes_max = usize::try_from(policy.result_bytes_max).unwrap_or(usize::MAX);
+            Some(Probe::new(
+                place_of,
+                entry.fence,
+                command,
+                reconcile,
+                bytes_max,
+            ))
+        });
+        let Some(probe) = command else {
+            let mut report = Report::new(place, entry, &UNASKED, is_trial, how);
+            report.why = Some("the policy names no command to ask about this tool".to_owned());
+            reports.add(report);
+            continue;
+        };
+        let ruling = if is_trial {
+            let act = Act::Resolve {
+                verdict: verdict::Verdict::StillUnknown,
+                forces: false,
+            };
+            hand.act(place_of, &act, deed, true)?
+        } else {
+            match reconcile::settle(&mut hand, &probe, deed).map_err(unwritable)? {
+                Settled::Ruled { ruling, .. } | Settled::NotAsked(ruling) => ruling,
+            }
+        };
+        reports.add(Report::new(place, entry, &ruling, is_trial, how));
+    }
+    Ok(reports)
+}
+
+const UNASKED: Ruling = Ruling::Refused(Refused::Changed);
+
+fn unwritable(error: JournalError) -> CliError {
+    CliError::new(Kind::Journal, "the journal can't be written to").because(error)
+}
+
 /// A journal opened for verdicts.
 struct Hand {
     desk: books::Desk,
@@ -170,6 +236,26 @@ impl Hand {
         Ok(Self { desk })
     }
 
+    /// Does one thing to one entry in one transaction, or only tries what would come of it.
+    fn act_once(
+        &mut self,
+        place: (BranchId, Seq),
+        act: &Act,
+        deed: &Deed,
+        is_trial: bool,
+    ) -> Result<Ruling, JournalError> {
+        let books::Desk { journal, locks, .. } = &mut self.desk;
+        let mut ask = |id: SessionId, session: Option<&Session>| {
+            // A lock that can't be asked for counts as held, as it does for the proxy.
+            let is_live = locks.is_live(id.0).unwrap_or(true);
+            Owner {
+                is_live,
+                upstream_alive: session.and_then(|session| books::upstream_alive(session, is_live)),
+            }
+        };
+        verdict::rule(journal, place, act, deed, books::now(), &mut ask, is_trial)
+    }
+
     /// Does one thing to one entry, or only tries what would come of it.
     fn act(
         &mut self,
@@ -178,42 +264,21 @@ impl Hand {
         deed: &Deed,
         is_trial: bool,
     ) -> Result<Ruling, CliError> {
-        let books::Desk {
-            journal,
-            mark,
-            locks,
-            ..
-        } = &mut self.desk;
-        let mut ask = |id: SessionId, session: Option<&Session>| {
-            // A lock that can't be asked for counts as held, as it does for the proxy.
-            let is_live = locks.is_live(id.0).unwrap_or(true);
-            Owner {
-                is_live,
-                upstream_alive: session
-                    .and_then(|session| super::show::fill::upstream_alive(session, is_live)),
-            }
-        };
         let start = Instant::now();
         let mut pause = Duration::from_millis(1);
         loop {
-            let ruling = verdict::rule(journal, place, act, deed, books::now(), &mut ask, is_trial);
-            match ruling {
+            match self.act_once(place, act, deed, is_trial) {
                 Err(JournalError::Busy) if start.elapsed() < PATIENCE => {
                     // Nothing tells when the other writer is done.
                     std::thread::sleep(pause);
                     pause = (pause * 2).min(Duration::from_millis(20));
                 }
-                Err(error) => {
-                    return Err(
-                        CliError::new(Kind::Journal, "the journal can't be written to")
-                            .because(error),
-                    );
-                }
+                Err(error) => return Err(unwritable(error)),
                 Ok(ruling) => {
                     if let Ruling::Done { before, after, .. } = &ruling
                         && after.fence > before.fence
                         && !is_trial
-                        && let Err(error) = mark.raise(0, after.fence.0)
+                        && let Err(error) = self.desk.mark.raise(0, after.fence.0)
                     {
                         return Err(reading::unusable(error));
                     }
@@ -221,6 +286,23 @@ impl Hand {
                 }
             }
         }
+    }
+}
+
+impl Ledger for Hand {
+    fn story(&mut self, place: (BranchId, Seq)) -> Result<Option<Story>, JournalError> {
+        verdict::story(&mut self.desk.journal, place)
+    }
+
+    // Nobody is fenced by a prober, so the mark need not be raised.
+    fn rule(
+        &mut self,
+        place: (BranchId, Seq),
+        act: &Act,
+        deed: &Deed,
+        is_trial: bool,
+    ) -> Result<Ruling, JournalError> {
+        self.act_once(place, act, deed, is_trial)
     }
 }
 

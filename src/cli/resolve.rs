@@ -1,5 +1,7 @@
 //! `checkpoint resolve`: a verdict on calls that were cut off.
 
+use std::path::{Path, PathBuf};
+
 use clap::Args;
 
 use super::JournalArgs;
@@ -8,12 +10,14 @@ use super::exit::Exit;
 use super::filter::Filter;
 use super::hand::{self, DeedArgs, Report};
 use super::output::Output;
+use super::policy_file;
 use super::reading;
 use super::settings::{self, Env};
 use super::targets::TargetArgs;
 use super::verdict_json;
 use crate::guard::verdict::{Act, Verdict};
 use crate::rules::entry::{Entry, Provenance};
+use crate::rules::policy::ThreadId;
 
 /// Say what became of calls that were cut off
 ///
@@ -21,12 +25,16 @@ use crate::rules::entry::{Entry, Provenance};
 /// system that the tool acts on), then say it here: the verdict, who gave it and why are kept with
 /// the entry for ever. Works while a proxy runs, and never starts the upstream.
 ///
+/// With --auto the policy's reconcile command of each tool is asked, and believed only if it is
+/// clear; an upstream that may still act is waited for first.
+///
 /// A range of seqs or a condition prints what would be done, and does it with --yes. What can't be
 /// done is reported, and does not stop the rest; the exit code is then 1.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "checkpoint resolve [OPTIONS] <VERDICT> --reason <TEXT> <SEQ>...
-       checkpoint resolve [OPTIONS] <VERDICT> --reason <TEXT> <CONDITION>... --yes"
+       checkpoint resolve [OPTIONS] <VERDICT> --reason <TEXT> <CONDITION>... --yes
+       checkpoint resolve [OPTIONS] --auto --policy <FILE> <SEQ>..."
 )]
 pub(super) struct ResolveArgs {
     #[command(flatten)]
@@ -73,6 +81,19 @@ pub(super) struct ResolveArgs {
     #[arg(long, group = "verdict", help_heading = "Verdict (one of them)")]
     still_unknown: bool,
 
+    /// Ask the policy's reconcile command of the tool; what is unclear stays in doubt
+    #[arg(
+        long,
+        group = "verdict",
+        conflicts_with = "force",
+        help_heading = "Verdict (one of them)"
+    )]
+    auto: bool,
+
+    /// With --auto: the policies [env: CHECKPOINT_POLICY]
+    #[arg(long, value_name = "FILE", requires = "auto")]
+    policy: Option<PathBuf>,
+
     #[command(flatten)]
     deed: DeedArgs,
 
@@ -94,6 +115,9 @@ pub(super) struct ResolveArgs {
 
 pub(super) fn run(args: &ResolveArgs, env: Env<'_>) -> Result<Exit, CliError> {
     let path = settings::journal_required(args.journal.journal.clone(), env)?;
+    if args.auto {
+        return auto(args, &path, env);
+    }
     let said = said(args)?;
     let deed = args.deed.deed_with_reason()?;
     let in_doubt = Filter {
@@ -125,6 +149,46 @@ pub(super) fn run(args: &ResolveArgs, env: Env<'_>) -> Result<Exit, CliError> {
         }
     })?;
     let exit = reports.print(&output, args.journal.json, &|report| said.words(report))?;
+    targets.require_yes(needs_yes)?;
+    Ok(exit)
+}
+
+/// Asks the reconcile command of each entry's tool.
+fn auto(args: &ResolveArgs, path: &Path, env: Env<'_>) -> Result<Exit, CliError> {
+    let file = args
+        .policy
+        .clone()
+        .or_else(|| {
+            env("CHECKPOINT_POLICY")
+                .filter(|value| !value.is_empty())
+                .map(PathBuf::from)
+        })
+        .ok_or_else(|| {
+            CliError::usage("--auto asks the command of a policy, and no policy was given")
+                .hint("add --policy FILE, or set CHECKPOINT_POLICY")
+        })?;
+    let policies = policy_file::read(&file, ThreadId::Unasked)?;
+    let deed = args.deed.deed()?;
+    let in_doubt = Filter {
+        in_doubt: true,
+        ..Filter::default()
+    };
+    let targets = {
+        let mut reader = reading::open(path)?;
+        args.targets.find(&mut reader, in_doubt, env)?
+    };
+    let needs_yes = targets.is_bulk && !args.yes && !args.dry_run;
+    let output = Output::new(args.journal.color);
+    let reports = hand::ask(path, &targets, &policies, &deed, args.dry_run || needs_yes)?;
+    let exit = reports.print(&output, args.journal.json, &|report| {
+        use super::view::Status;
+        match report.status {
+            Status::Completed => "a call is answered with what the command found".to_owned(),
+            Status::Voided | Status::InputRequired => "the next call will run".to_owned(),
+            _ if report.outcome == "would" => "the command would be asked".to_owned(),
+            _ => "the command does not know: it stays in doubt".to_owned(),
+        }
+    })?;
     targets.require_yes(needs_yes)?;
     Ok(exit)
 }

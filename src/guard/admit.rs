@@ -229,8 +229,8 @@ pub enum AdmissionVerdict {
 }
 
 enum Found {
-    /// No entry: it may be made at this place (`None`: the next free one).
-    None(Option<Seq>),
+    /// No entry: it may be made at this place (`None`: the next free one of the active branch).
+    None(Option<(Branch, Seq)>),
     Entry(Box<Stored>),
     /// It should be there, or can't be read.
     Damaged(Seq),
@@ -272,8 +272,8 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         let uid = match branch {
             Some(branch) if branch.workflow != workflow.number => self
                 .tx
-                .workflow_uid(branch.workflow)?
-                .unwrap_or(workflow.uid),
+                .workflow_of(branch.workflow)?
+                .map_or(workflow.uid, |(_, uid)| uid),
             Some(_) | None => workflow.uid,
         };
         Ok(Admission {
@@ -445,7 +445,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                     || self.tx.is_gap(branch.id, seq)?
                     || seeded::has(Bug::MissingIsNew) =>
             {
-                Ok(Found::None(Some(seq)))
+                Ok(Found::None(Some((branch, seq))))
             }
             Ok(None) | Err(JournalError::Unreadable(_)) => Ok(Found::Damaged(seq)),
             Err(error) => Err(error),
@@ -737,7 +737,11 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                 self.options.on_divergence
             },
         };
-        let (decision, letter) = decide(Some(facts), policy);
+        let (mut decision, letter) = decide(Some(facts), policy);
+        // On a branch a held key would be held twice: that conflict is refused, too.
+        if decision == Decision::Fork && self.is_held(call, workflow)? {
+            decision = Decision::Diverge;
+        }
         match decision {
             Decision::Proceed | Decision::Retry | Decision::NextRound | Decision::Fork
                 if call.was_forwarded =>
@@ -762,11 +766,8 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                     .then(|| call.policy.timeout.unwrap_or(self.options.join_max)),
                 letter,
             }),
-            // A key that is held already would be held twice: that conflict is never forked.
-            Decision::Fork if !self.is_held(call, workflow)? => {
-                self.fork(call, workflow, entry, letter)
-            }
-            Decision::Diverge | Decision::Fork | Decision::InFlight => {
+            Decision::Fork => self.fork(call, workflow, entry, letter),
+            Decision::Diverge | Decision::InFlight => {
                 let diff = if facts.signature == SignatureFact::Other {
                     self.diff(entry, call)?
                 } else {
@@ -992,18 +993,33 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         &mut self,
         call: &Call,
         workflow: &Workflow,
-        place: Option<Seq>,
+        place: Option<(Branch, Seq)>,
     ) -> Result<AdmissionVerdict, JournalError> {
-        let branch = self
-            .tx
-            .branch(workflow.active.id)?
-            .ok_or_else(|| JournalError::Damaged("a workflow without its branch".into()))?;
         if let Some(refused) = self.may_not_start(workflow, true)? {
             return Ok(refused);
         }
-        let seq = place.unwrap_or(Seq(branch.highest + 1));
-        // A gap before the fork is a gap of the shared past.
-        let branch = self.branch_of(branch, seq)?;
+        let (branch, seq) = match place {
+            // A seq that was left out before the fork is filled in the past that is shared, which
+            // is where it is looked for. What another workflow left out is not ours to fill.
+            Some((branch, seq)) if branch.workflow != workflow.number => {
+                return Ok(AdmissionVerdict::Refuse(Box::new(Refused {
+                    why: Why::Table(Decision::Diverge),
+                    letter: Letter('A'),
+                    entry: None,
+                    seq: Some(seq),
+                    diff: Vec::new(),
+                    reason: Some("the workflow that this one was forked from left it out".into()),
+                })));
+            }
+            Some(place) => place,
+            None => {
+                let branch = self
+                    .tx
+                    .branch(workflow.active.id)?
+                    .ok_or_else(|| JournalError::Damaged("a workflow without its branch".into()))?;
+                (branch, Seq(branch.highest + 1))
+            }
+        };
         let reservation = self.reservation(call, workflow, branch.id, seq)?;
         let transition = lifecycle::reserve_new(reservation);
         self.finish(call, transition, None, Letter('A'), None)
@@ -1022,7 +1038,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         }
         let mut reservation = self.reservation(call, workflow, entry.branch, entry.seq)?;
         // The seq says which entry is meant; a key that another one holds stays that one's.
-        if entry.key.is_none() && self.is_held(call, workflow)? {
+        if reservation.key != entry.key && self.is_held(call, workflow)? {
             reservation.key = None;
         }
         let transition = match decision {

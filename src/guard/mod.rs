@@ -16,6 +16,8 @@ pub mod closing;
 mod cursor;
 #[cfg(test)]
 pub(crate) mod fixture;
+#[cfg(test)]
+mod schedules;
 mod settle;
 pub mod sweep;
 pub mod verdict;
@@ -72,6 +74,13 @@ pub trait Surroundings {
 
     /// Returns 128 random bits.
     fn random(&mut self) -> [u8; 16];
+
+    /// Returns whether the process group of the session's upstream still lives, `None` if that
+    /// can't be told. `is_live`: the session's lock is held.
+    fn is_upstream_alive(&mut self, session: &Session, is_live: bool) -> Option<bool> {
+        let _ = (session, is_live);
+        None
+    }
 
     /// Returns the machine's boot and the milliseconds since then: the clock of leases, which no
     /// step of the wall clock moves.
@@ -351,6 +360,46 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
             notes: Vec::new(),
         };
         visit.admit(call)
+    }
+}
+
+impl<J: Journal, S: Surroundings> Guard<J, S> {
+    /// Returns what is known of the call in doubt at a place.
+    ///
+    /// # Errors
+    ///
+    /// As the journal's.
+    pub fn story(
+        &mut self,
+        place: (BranchId, Seq),
+    ) -> Result<Option<verdict::Story>, JournalError> {
+        verdict::story(&mut self.journal, place)
+    }
+
+    /// Gives a verdict on the call in doubt at a place, or tries what would come of it.
+    ///
+    /// # Errors
+    ///
+    /// As the journal's.
+    pub fn rule(
+        &mut self,
+        place: (BranchId, Seq),
+        act: &verdict::Act,
+        deed: &verdict::Deed,
+        now: Micros,
+        is_trial: bool,
+    ) -> Result<verdict::Ruling, JournalError> {
+        let surroundings = &mut self.surroundings;
+        let own = self.session;
+        let mut ask = |id: SessionId, session: Option<&Session>| {
+            let is_live = own == Some(id) || surroundings.is_live(id).unwrap_or(true);
+            verdict::Owner {
+                is_live,
+                upstream_alive: session
+                    .and_then(|session| surroundings.is_upstream_alive(session, is_live)),
+            }
+        };
+        verdict::rule(&mut self.journal, place, act, deed, now, &mut ask, is_trial)
     }
 }
 

@@ -138,10 +138,10 @@ impl Transaction for MemoryTransaction<'_> {
         Ok(Some(workflow))
     }
 
-    fn workflow_uid(&mut self, number: u64) -> Result<Option<[u8; 16]>, JournalError> {
+    fn workflow_of(&mut self, number: u64) -> Result<Option<(WorkflowId, [u8; 16])>, JournalError> {
         let mut workflows = self.work.workflows.values();
         let found = workflows.find(|workflow| workflow.number == number);
-        Ok(found.map(|workflow| workflow.uid))
+        Ok(found.map(|workflow| (workflow.id.clone(), workflow.uid)))
     }
 
     fn create_workflow(

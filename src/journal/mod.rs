@@ -407,12 +407,12 @@ pub trait Transaction {
     /// As for all look-ups: the journal can't be read.
     fn workflow(&mut self, id: &WorkflowId) -> Result<Option<Workflow>, JournalError>;
 
-    /// Returns the random bits of the workflow with that number.
+    /// Returns the name and the random bits of the workflow with that number.
     ///
     /// # Errors
     ///
     /// The journal can't be read.
-    fn workflow_uid(&mut self, number: u64) -> Result<Option<[u8; 16]>, JournalError>;
+    fn workflow_of(&mut self, number: u64) -> Result<Option<(WorkflowId, [u8; 16])>, JournalError>;
 
     /// Makes a workflow with its first branch.
     ///

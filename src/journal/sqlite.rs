@@ -678,11 +678,11 @@ impl Transaction for SqliteTransaction<'_> {
         Ok(found)
     }
 
-    fn workflow_uid(&mut self, number: u64) -> Result<Option<[u8; 16]>, JournalError> {
+    fn workflow_of(&mut self, number: u64) -> Result<Option<(WorkflowId, [u8; 16])>, JournalError> {
         self.one(
-            "SELECT uid FROM workflows WHERE id = ?1",
+            "SELECT workflow_id, uid FROM workflows WHERE id = ?1",
             [db_int(number)],
-            |row| bytes(row, 0),
+            |row| Ok((WorkflowId(row.get(0)?), bytes(row, 1)?)),
         )
     }
 

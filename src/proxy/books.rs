@@ -8,7 +8,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::group::boot_id;
+use super::group::{boot_id, group_alive_at};
 use super::guardian::Guardian;
 use crate::guard::{Guard, Options, Surroundings};
 use crate::journal::cannot_use::CannotUse;
@@ -208,6 +208,26 @@ impl Surroundings for Onlooker {
     fn uptime(&mut self) -> (String, u64) {
         (boot_id().unwrap_or_default(), uptime_ms())
     }
+}
+
+/// Returns whether the recorded upstream still lives; `None` if that can't be told from here.
+#[must_use]
+pub fn upstream_alive(session: &Session, is_live: bool) -> Option<bool> {
+    let pgid = i32::try_from(session.upstream_pgid?).ok()?;
+    match boot_id() {
+        // A reboot ends every process, if it was this machine's.
+        Some(boot_id) if boot_id == session.boot_id => Some(group_alive_at(
+            pgid,
+            session.upstream_started_at.unwrap_or(0),
+        )),
+        Some(_) | None if is_live => None,
+        Some(_) if hostname().is_some_and(|host| host == session.host) => Some(false),
+        Some(_) | None => None,
+    }
+}
+
+fn hostname() -> Option<String> {
+    nix::unistd::gethostname().ok()?.into_string().ok()
 }
 
 /// Returns the milliseconds since the machine's boot.
@@ -428,5 +448,9 @@ impl Surroundings for Around {
 
     fn uptime(&mut self) -> (String, u64) {
         (self.boot_id.clone(), uptime_ms())
+    }
+
+    fn is_upstream_alive(&mut self, session: &Session, is_live: bool) -> Option<bool> {
+        upstream_alive(session, is_live)
     }
 }

@@ -15,8 +15,14 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::books::{FileGuard, now};
+use super::reconcile::{self, Ledger, Probe, Settled};
+use crate::guard::verdict::{Act, Deed, Ruling, Story};
 use crate::guard::{Done, Op};
 use crate::journal::{Journal as _, JournalError, Session};
+use crate::rules::ids::{BranchId, Seq};
+
+/// An entry's branch and seq.
+type Place = (BranchId, Seq);
 
 /// A commit that takes longer sends the next ones to the thread.
 const SLOW: Duration = Duration::from_millis(5);
@@ -93,6 +99,9 @@ pub(super) struct Desk {
     guard: Arc<Mutex<Guarded>>,
     to_thread: Sender<Work>,
     from_thread: Receiver<(Answer, Duration)>,
+    /// Where probes say that they are done, and where they ring.
+    probed: (Sender<Place>, Receiver<Place>),
+    ring: UnixStream,
     bell: UnixStream,
     /// The thread has a batch, or its result has not been taken.
     is_away: bool,
@@ -114,6 +123,7 @@ impl Desk {
         let (bell, mut ring) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
         ring.set_nonblocking(true)?;
+        let probe_ring = ring.try_clone()?;
         let shared = Arc::clone(&guard);
         std::thread::Builder::new()
             .name("journal".into())
@@ -141,6 +151,8 @@ impl Desk {
             guard,
             to_thread,
             from_thread,
+            probed: channel(),
+            ring: probe_ring,
             bell,
             is_away: false,
             is_slow: true,
@@ -214,6 +226,44 @@ impl Desk {
         Some(answer)
     }
 
+    /// Has somebody asked about a doubt, on a thread of its own; the bell rings when it is done.
+    pub(super) fn probe(&self, probe: Probe) {
+        let place = probe.place;
+        let done = self.probed.0.clone();
+        let ring = self.ring.try_clone();
+        let mut ledger = SharedGuard(Arc::clone(&self.guard));
+        let started = std::thread::Builder::new()
+            .name("probe".into())
+            .spawn(move || {
+                let deed = Deed {
+                    by: "reconcile".into(),
+                    ..Deed::default()
+                };
+                match reconcile::settle(&mut ledger, &probe, &deed) {
+                    Ok(Settled::Ruled { verdict, .. }) => {
+                        tracing::info!("the reconcile command says {verdict} of seq {}", place.1);
+                    }
+                    Ok(Settled::NotAsked(_)) => {
+                        tracing::info!("no verdict on seq {} could count yet", place.1);
+                    }
+                    Err(error) => tracing::warn!("no verdict on seq {}: {error}", place.1),
+                }
+                let _ = done.send(place);
+                if let Ok(mut ring) = ring {
+                    let _ = ring.write(&[1]);
+                }
+            });
+        if let Err(error) = started {
+            tracing::warn!("nobody can be asked about seq {}: {error}", place.1);
+            let _ = self.probed.0.send(place);
+        }
+    }
+
+    /// Takes the place of a doubt about which somebody has been asked.
+    pub(super) fn take_probed(&mut self) -> Option<Place> {
+        self.probed.1.try_recv().ok()
+    }
+
     /// Waits for the result of a batch that the thread has, no longer than `limit`. For the end.
     pub(super) fn wait(&mut self, limit: Duration) -> Option<Answer> {
         let (answer, _) = self.from_thread.recv_timeout(limit).ok()?;
@@ -251,6 +301,27 @@ impl Desk {
                 row: Box::default(),
             };
         }
+    }
+}
+
+/// The run's guard, held for one transaction at a time.
+struct SharedGuard(Arc<Mutex<Guarded>>);
+
+impl Ledger for SharedGuard {
+    fn story(&mut self, place: Place) -> Result<Option<Story>, JournalError> {
+        let mut guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        guard.guard()?.story(place)
+    }
+
+    fn rule(
+        &mut self,
+        place: Place,
+        act: &Act,
+        deed: &Deed,
+        is_trial: bool,
+    ) -> Result<Ruling, JournalError> {
+        let mut guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        guard.guard()?.rule(place, act, deed, now(), is_trial)
     }
 }
 

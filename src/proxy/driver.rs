@@ -596,10 +596,18 @@ impl Driver {
 
     /// Returns whether something came of it, so that it is worth another look.
     fn ask_journal(&mut self, now: Instant) -> bool {
-        if self.desk.is_none() {
+        let Some(desk) = &mut self.desk else {
             return false;
+        };
+        // The bell is silenced first: what rings after that is seen by the next round.
+        let answer = desk.take();
+        for probe in self.session.take_probes() {
+            desk.probe(probe);
         }
-        if let Some(answer) = self.desk.as_mut().and_then(Desk::take) {
+        while let Some(place) = desk.take_probed() {
+            self.session.probed(place);
+        }
+        if let Some(answer) = answer {
             self.take_answer(answer, now);
             return true;
         }

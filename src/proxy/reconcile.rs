@@ -13,6 +13,10 @@
 //! the entry is decided elsewhere. It blocks for as long as it takes, so it must not be called where
 //! bytes are moved.
 
+mod settle;
+
+pub use settle::{Ledger, Probe, Settled, settle};
+
 use std::fmt;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

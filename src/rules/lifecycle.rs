@@ -148,7 +148,13 @@ pub fn reserve_again(entry: &Entry, reservation: Reservation) -> Result<Transiti
             });
         }
     }
-    let held = entry.key.clone().or_else(|| reservation.key.clone());
+    let given = reservation.key.clone();
+    // What did not run is nobody's effect: the call that runs now gives the key.
+    let held = if entry.status == Status::Voided {
+        given.or_else(|| entry.key.clone())
+    } else {
+        entry.key.clone().or(given)
+    };
     let mut next = pending(reservation, entry.attempt + 1, 0);
     next.key = held;
     Ok(Transition {

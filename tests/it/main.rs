@@ -46,6 +46,7 @@ mod policy_keys;
 mod policy_leases;
 mod policy_many;
 mod policy_pass_key;
+mod policy_reconcile;
 mod policy_resume;
 mod policy_runs;
 mod pressure;

@@ -115,6 +115,40 @@ fn a_branch_of_a_branch_may_fork_before_its_parent_began() {
     );
 }
 
+/// A seq that was left out before the fork belongs to the past that is shared.
+#[test]
+fn a_gap_before_the_fork_is_filled_once() {
+    let world = World::new();
+    let mut proxy = forking(&world).start();
+    assert_done(&proxy.call(&order(1, "a").seq(2)));
+    assert_done(&proxy.call(&order(2, "b").seq(2)));
+    let first = result_bytes(&proxy.call_line(&order(3, "c").seq(1)));
+    assert_eq!(result_bytes(&proxy.call_line(&order(4, "c").seq(1))), first);
+    proxy.stop();
+    assert_eq!(world.effects_of("charge"), 3);
+    assert_eq!(
+        operator(&world, &["show", "1", "--json"])["entry"]["status"],
+        "COMPLETED"
+    );
+    assert!(world.operator(&["verify"]).status.success());
+    // Of another workflow's past nothing is filled.
+    let fork = ["fork", "--from", "2", "--new-workflow", "w2"];
+    let mut proxy = world.proxy().flags(["--workflow-id", "w1"]).start();
+    assert_done(&proxy.call(&order(1, "a").seq(2)));
+    let from = [&fork[..], &["--workflow-id", "w1"]].concat();
+    assert!(world.operator(&from).status.success());
+    proxy.stop();
+    let mut proxy = world.proxy().flags(["--workflow-id", "w2"]).start();
+    assert_refused(
+        &proxy.call(&order(2, "c").seq(1)),
+        "divergence",
+        "not_started",
+    );
+    assert_done(&proxy.call(&order(3, "c").seq(2)));
+    proxy.stop();
+    assert_eq!(world.effects_of("charge"), 5);
+}
+
 #[test]
 fn a_key_conflict_is_refused_and_never_forked_and_keys_hold_across_branches() {
     let world = World::new();

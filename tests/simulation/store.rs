@@ -243,8 +243,8 @@ macro_rules! each {
 }
 
 impl Transaction for SimTx<'_> {
-    fn workflow_uid(&mut self, number: u64) -> Result<Option<[u8; 16]>, JournalError> {
-        each!(self, tx => tx.workflow_uid(number))
+    fn workflow_of(&mut self, number: u64) -> Result<Option<(WorkflowId, [u8; 16])>, JournalError> {
+        each!(self, tx => tx.workflow_of(number))
     }
     fn workflow(&mut self, id: &WorkflowId) -> Result<Option<Workflow>, JournalError> {
         each!(self, tx => tx.workflow(id))

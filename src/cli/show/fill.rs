@@ -9,7 +9,7 @@ use crate::cli::reading;
 use crate::cli::view::{EntryView, Status, Time};
 use crate::journal::reader::{AttemptRow, Whole};
 use crate::journal::{EventRow, Session};
-use crate::proxy::group;
+use crate::proxy::books;
 use crate::rules::ids::{Fence, SessionId};
 
 /// Returns all that is known of an entry.
@@ -29,7 +29,9 @@ pub(in crate::cli) fn detail(whole: Whole) -> Detail {
         && entry.status == Status::Pending
     {
         evidence.upstream_group = session.upstream_pgid;
-        evidence.upstream_alive = session.upstream_pgid.and(upstream_alive(session, *is_live));
+        evidence.upstream_alive = session
+            .upstream_pgid
+            .and(books::upstream_alive(session, *is_live));
     }
     Detail {
         arguments,
@@ -54,25 +56,6 @@ pub(in crate::cli) fn detail(whole: Whole) -> Detail {
         forked_from: whole.place.parent.as_ref().map(reading::fork),
         entry,
     }
-}
-
-/// Returns whether the recorded upstream still lives; `None` if that can't be told from here.
-pub(in crate::cli) fn upstream_alive(session: &Session, is_live: bool) -> Option<bool> {
-    let pgid = i32::try_from(session.upstream_pgid?).ok()?;
-    match group::boot_id() {
-        // A reboot ends every process, if it was this machine's.
-        Some(boot_id) if boot_id == session.boot_id => Some(group::group_alive_at(
-            pgid,
-            session.upstream_started_at.unwrap_or(0),
-        )),
-        Some(_) | None if is_live => None,
-        Some(_) if hostname().is_some_and(|host| host == session.host) => Some(false),
-        Some(_) | None => None,
-    }
-}
-
-fn hostname() -> Option<String> {
-    nix::unistd::gethostname().ok()?.into_string().ok()
 }
 
 fn arguments(attempt: &AttemptRow) -> Payload {

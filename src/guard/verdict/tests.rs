@@ -98,6 +98,7 @@ fn deed() -> Deed {
         by: "ann".into(),
         reason: Some("seen \"it\"".into()),
         evidence: None,
+        ..Deed::default()
     }
 }
 

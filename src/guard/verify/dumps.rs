@@ -62,6 +62,7 @@ fn filled() -> World {
         by: "ada".into(),
         reason: Some("looked into it".into()),
         evidence: None,
+        ..Deed::default()
     };
     for (seq, verdict) in verdicts {
         let act = Act::Resolve {

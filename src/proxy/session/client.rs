@@ -305,6 +305,7 @@ impl Session {
             asked: None,
             is_cancelled: false,
             is_answered: false,
+            was_probed: false,
             held_back: Vec::new(),
         };
         Step::Admit(Box::new(flight), key)
@@ -380,7 +381,7 @@ impl Session {
                 }
                 Step::Done
             }
-            Stage::Joining { .. } => {
+            Stage::Joining { .. } | Stage::Probing { .. } => {
                 self.flights.remove(key);
                 self.ours.add(key.clone());
                 Step::Done

@@ -220,7 +220,7 @@ impl Session {
                         self.down.drop_slot(slot);
                     }
                 }
-                Stage::Joining { .. } => over.push(key.clone()),
+                Stage::Joining { .. } | Stage::Probing { .. } => over.push(key.clone()),
                 Stage::Admitting | Stage::Confirming { .. } => {}
             }
         }
@@ -399,7 +399,10 @@ impl Session {
                         due.push(key.clone());
                     }
                 }
-                Stage::Admitting | Stage::Confirming { .. } | Stage::Settling(_) => {}
+                Stage::Admitting
+                | Stage::Confirming { .. }
+                | Stage::Probing { .. }
+                | Stage::Settling(_) => {}
             }
         }
         overdue.sort();
@@ -519,7 +522,7 @@ impl Session {
     pub fn is_idle(&self) -> bool {
         self.flights
             .values()
-            .all(|flight| matches!(flight.stage, Stage::Joining { .. }))
+            .all(|flight| matches!(flight.stage, Stage::Joining { .. } | Stage::Probing { .. }))
             && self.ops.is_empty()
             && self.asked.is_empty()
     }
@@ -536,6 +539,12 @@ impl Session {
                 let mut refusal = Refusal::new(RefusalKind::InFlight);
                 refusal.seq = Some(ticket.seq.0);
                 refusal.attempt = Some(u64::from(ticket.attempt));
+                refusal.tool = Some(flight.call.tool.clone());
+                refusal.reason = Some("checkpoint is ending".into());
+                self.refuse_flight(&flight, &refusal);
+            } else if let Stage::Probing { place } = &flight.stage {
+                let mut refusal = Refusal::new(RefusalKind::InDoubt);
+                refusal.seq = Some(place.1.0);
                 refusal.tool = Some(flight.call.tool.clone());
                 refusal.reason = Some("checkpoint is ending".into());
                 self.refuse_flight(&flight, &refusal);

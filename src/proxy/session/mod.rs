@@ -31,10 +31,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::reconcile::Probe;
 use crate::guard::{Call, Op, Settlement, Ticket};
 use crate::mcp::call::CallIdFrom;
 use crate::mcp::frame::{IdKey, RawId};
-use crate::rules::ids::{Fence, Micros};
+use crate::rules::ids::{BranchId, Fence, Micros, Seq};
 use crate::rules::policy::{Policy, PolicySet};
 use crate::rules::signature::Signature;
 use crate::seeded::{self, Bug};
@@ -113,6 +114,11 @@ enum Stage {
         /// When to stop waiting.
         until: Option<Instant>,
     },
+    /// Its entry is in doubt, and somebody is asked what became of it.
+    Probing {
+        /// The entry's place.
+        place: (BranchId, Seq),
+    },
     /// The upstream has it, or has its bytes in its pipe.
     Forwarded(Forwarded),
     /// Its answer is being made durable.
@@ -175,6 +181,8 @@ struct Flight {
     is_cancelled: bool,
     /// It has been answered by us: what comes is journaled and not forwarded.
     is_answered: bool,
+    /// Somebody has been asked about its doubt.
+    was_probed: bool,
     /// Cancellations that came before the call itself went out.
     held_back: Vec<Vec<u8>>,
 }
@@ -258,6 +266,8 @@ pub struct Session {
     up: queue::UpQueue,
     down: queue::DownQueue,
     ops: Vec<(Asked, Op)>,
+    /// Doubts about which somebody is to be asked.
+    probes: Vec<Probe>,
     /// The batch that the journal has.
     asked: Vec<Asked>,
     /// How often the journal has been asked about a call.
@@ -350,6 +360,7 @@ impl Session {
             up: queue::UpQueue::default(),
             down: queue::DownQueue::default(),
             ops: Vec::new(),
+            probes: Vec::new(),
             asked: Vec::new(),
             askings: 0,
             asked_at: None,
@@ -384,6 +395,12 @@ impl Session {
     /// Takes what is to be logged.
     pub fn take_said(&mut self) -> Vec<(Level, String)> {
         std::mem::take(&mut self.said)
+    }
+
+    /// Takes the doubts about which somebody is to be asked. The answer is
+    /// [`Session::probed`].
+    pub fn take_probes(&mut self) -> Vec<Probe> {
+        std::mem::take(&mut self.probes)
     }
 
     /// Takes the upstream's lines that are no messages.
@@ -452,7 +469,10 @@ impl Session {
                     let overdue_at = forwarded.overdue_at.filter(|_| !flight.is_answered);
                     [overdue_at, forwarded.beat_at].into_iter().flatten().min()
                 }
-                Stage::Admitting | Stage::Confirming { .. } | Stage::Settling(_) => None,
+                Stage::Admitting
+                | Stage::Confirming { .. }
+                | Stage::Probing { .. }
+                | Stage::Settling(_) => None,
             });
         flights
             .chain(self.down.deadline())

@@ -70,6 +70,7 @@ impl Session {
                 Stage::Admitting
                 | Stage::Confirming { .. }
                 | Stage::Joining { .. }
+                | Stage::Probing { .. }
                 | Stage::Settling(_) => None,
             });
         if let Some(ticket) = forwarded {
@@ -172,6 +173,7 @@ impl Session {
             Stage::Admitting
             | Stage::Confirming { .. }
             | Stage::Joining { .. }
+            | Stage::Probing { .. }
             | Stage::Settling(_) => std::time::Duration::ZERO,
         };
         flight.stage = Stage::Settling(Settling {

@@ -16,6 +16,7 @@ impl Session {
             Stage::Joining { ticket, .. } => ticket.fence == *fence && !flight.is_cancelled,
             Stage::Admitting
             | Stage::Confirming { .. }
+            | Stage::Probing { .. }
             | Stage::Forwarded(_)
             | Stage::Settling(_) => false,
         })
@@ -30,6 +31,7 @@ impl Session {
                 Stage::Joining { ticket, .. } => ticket.fence == fence,
                 Stage::Admitting
                 | Stage::Confirming { .. }
+                | Stage::Probing { .. }
                 | Stage::Forwarded(_)
                 | Stage::Settling(_) => false,
             })

@@ -1,0 +1,299 @@
+//! `reconcile` by a command: asked before a doubt is refused, believed only if clear.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use serde_json::{Value, json};
+
+use crate::call::{Call, assert_done, assert_refused};
+use crate::proxy::Proxy;
+use crate::world::{DEADLINE, World};
+
+/// A command that keeps what it was asked and says this.
+fn policy(world: &World, says: &str, more: &str) -> String {
+    let script = world.path("did-it");
+    let text = format!(
+        "#!/bin/sh\ncat >> {}\n{says}\n",
+        world.path("asked").display()
+    );
+    std::fs::write(&script, text).unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    format!(
+        "[tools.charge]\nreconcile = {{ command = [{:?}], timeout = \"5s\" }}\n{more}",
+        script.display().to_string()
+    )
+}
+
+fn asked(world: &World) -> Vec<Value> {
+    let text = std::fs::read_to_string(world.path("asked")).unwrap_or_default();
+    serde_json::Deserializer::from_str(&text)
+        .into_iter()
+        .map(Result::unwrap)
+        .collect()
+}
+
+fn lose(world: &World, call: &Call) {
+    let mut proxy = world.proxy().start();
+    let call = call.clone().script(json!({"die": "after_effect"}));
+    assert_refused(&proxy.call(&call), "outcome_unknown", "unknown");
+    assert_eq!(proxy.wait_code(), 69);
+}
+
+fn start(world: &World, policy: &str) -> Proxy {
+    world.proxy().policy(policy).start()
+}
+
+fn events(world: &World) -> String {
+    world.show_json(1)["events"].to_string()
+}
+
+const COMPLETED: &str = r#"echo '{"verdict": "completed", "result": {"content": [{"type": "text", "text": "sent as 4711"}]}}'; echo looked >&2"#;
+const NOT_EXECUTED: &str = r#"echo '{"verdict": "not_executed"}'"#;
+
+#[test]
+fn a_call_that_was_executed_is_answered_with_what_the_command_found() {
+    let world = World::new();
+    lose(&world, &Call::charge(1).seq(1));
+    let policy = policy(&world, COMPLETED, "");
+    let mut proxy = start(&world, &policy);
+    for id in 2..4 {
+        let answer = proxy.call(&Call::charge(id).seq(1));
+        assert_eq!(
+            answer["result"]["content"][0]["text"], "sent as 4711",
+            "{answer}"
+        );
+    }
+    proxy.stop();
+    assert_eq!(world.effects_of("charge"), 1);
+    let asked = asked(&world);
+    assert_eq!(asked.len(), 1);
+    assert_eq!(asked[0]["tool"], "charge");
+    assert_eq!(asked[0]["seq"], 1);
+    assert_eq!(asked[0]["arguments"]["order_id"], "A-1");
+    let key = asked[0]["idempotency_key"].as_str().unwrap();
+    assert!(key.ends_with("/0/1"), "{key}");
+    let entry = world.show_json(1);
+    assert_eq!(entry["attempts"][0]["provenance"], "prober", "{entry}");
+    let events = events(&world);
+    assert!(
+        events.contains("4711") && events.contains("looked"),
+        "{events}"
+    );
+    assert!(world.operator(&["verify"]).status.success());
+}
+
+#[test]
+fn a_call_that_was_not_executed_runs() {
+    let world = World::new();
+    lose(&world, &Call::charge(1).seq(1));
+    let policy = policy(&world, NOT_EXECUTED, "");
+    let mut proxy = start(&world, &policy);
+    assert_done(&proxy.call(&Call::charge(2).seq(1)));
+    proxy.stop();
+    assert_eq!(world.effects_of("charge"), 2);
+    assert_eq!(world.entry(1)["attempt"], 2);
+    assert!(world.operator(&["verify"]).status.success());
+}
+
+#[test]
+fn the_guards_doubt_is_asked_about_too() {
+    let world = World::new();
+    lose(&world, &Call::charge(1));
+    let policy = policy(&world, COMPLETED, "");
+    let mut proxy = start(&world, &policy);
+    let answer = proxy.call(&Call::charge(2));
+    assert_eq!(answer["result"]["content"][0]["text"], "sent as 4711");
+    proxy.stop();
+    assert_eq!(world.effects_of("charge"), 1);
+}
+
+#[test]
+fn an_abandoned_call_is_asked_about_too() {
+    let world = World::new();
+    lose(&world, &Call::charge(1).seq(1));
+    let more = "delivery = \"at-least-once\"\nmax_attempts = 1\n";
+    let policy = policy(&world, COMPLETED, more);
+    let mut proxy = start(&world, &policy);
+    let answer = proxy.call(&Call::charge(2).seq(1));
+    assert_eq!(answer["result"]["content"][0]["text"], "sent as 4711");
+    proxy.stop();
+    assert_eq!(world.effects_of("charge"), 1);
+}
+
+#[test]
+fn what_is_not_clear_stays_in_doubt_and_is_kept() {
+    for says in [
+        r#"echo '{"verdict": "unknown"}'"#,
+        r#"echo '{"verdict": "not_executed"}'; exit 1"#,
+        r#"echo '{"verdict": "completed"}'"#,
+        r#"echo '{"verdict": "not_executed"} {"verdict": "not_executed"}'"#,
+        "echo maybe",
+        "kill -9 $$",
+        "",
+    ] {
+        let world = World::new();
+        lose(&world, &Call::charge(1).seq(1));
+        let policy = policy(&world, says, "");
+        let mut proxy = start(&world, &policy);
+        let answer = proxy.call(&Call::charge(2).seq(1));
+        assert_refused(&answer, "in_doubt", "unknown");
+        proxy.stop();
+        assert_eq!(world.effects_of("charge"), 1, "{says}");
+        assert_eq!(world.entry(1)["in_doubt"], true);
+        let events = events(&world);
+        assert!(events.contains("still_unknown"), "{says}: {events}");
+    }
+}
+
+#[test]
+fn a_command_that_takes_too_long_is_killed_and_other_traffic_passes_meanwhile() {
+    let world = World::new();
+    lose(&world, &Call::charge(1).seq(1));
+    let says = "sleep 60; echo '{\"verdict\": \"not_executed\"}'";
+    let policy = policy(&world, says, "").replace("5s", "1s");
+    let mut proxy = start(&world, &policy);
+    proxy.send_call(&Call::charge(2).seq(1));
+    proxy.assert_ping();
+    assert_done(&proxy.call(&Call::new(3, "refund", json!({}))));
+    assert_refused(&proxy.recv_id(2), "in_doubt", "unknown");
+    proxy.stop();
+    assert_eq!(world.effects_of("charge"), 1);
+}
+
+#[test]
+fn calls_of_one_entry_wait_for_one_answer() {
+    let world = World::new();
+    lose(&world, &Call::charge(1).seq(1));
+    let policy = policy(&world, &format!("sleep 0.3; {COMPLETED}"), "");
+    let mut proxy = start(&world, &policy);
+    let lines: Vec<_> = (2..6).map(|id| Call::charge(id).seq(1).line()).collect();
+    proxy.send(lines.join("\n"));
+    for id in 2..6 {
+        let answer = proxy.recv_id(id);
+        assert_eq!(answer["result"]["content"][0]["text"], "sent as 4711");
+    }
+    proxy.stop();
+    assert_eq!(asked(&world).len(), 1);
+}
+
+fn auto(world: &World, policy: &str, words: &[&str]) -> (i32, String) {
+    let file = world.policy_file(policy).display().to_string();
+    let words = [&["resolve", "--auto", "--policy", &file][..], words].concat();
+    let output = world.operator(&words);
+    let text = [output.stdout, output.stderr].concat();
+    (
+        output.status.code().unwrap(),
+        String::from_utf8_lossy(&text).into_owned(),
+    )
+}
+
+#[test]
+fn the_operator_may_have_the_command_asked() {
+    let world = World::new();
+    lose(&world, &Call::charge(1).seq(1));
+    lose(&world, &Call::new(2, "refund", json!({})).seq(2));
+    let policy = policy(&world, COMPLETED, "");
+    let (code, text) = auto(&world, &policy, &["1", "--dry-run"]);
+    assert_eq!((code, asked(&world).len()), (0, 0), "{text}");
+    assert_eq!(world.status(1), "PENDING");
+    let (code, text) = auto(&world, &policy, &["1", "2"]);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("names no command"), "{text}");
+    assert_eq!(world.status(1), "COMPLETED", "{text}");
+    assert_eq!(world.status(2), "PENDING");
+    assert_eq!(asked(&world).len(), 1);
+    // Of what is settled nobody is asked.
+    let (code, text) = auto(&world, &policy, &["1"]);
+    assert_eq!((code, asked(&world).len()), (1, 1), "{text}");
+    let mut proxy = world.proxy().start();
+    let answer = proxy.call(&Call::charge(3).seq(1));
+    assert_eq!(answer["result"]["content"][0]["text"], "sent as 4711");
+    proxy.stop();
+    assert_eq!(world.effects_of("charge"), 1);
+    assert!(world.operator(&["verify"]).status.success());
+    // Without a policy there is nobody to ask.
+    assert_eq!(
+        world.operator(&["resolve", "--auto", "2"]).status.code(),
+        Some(2)
+    );
+}
+
+#[test]
+fn an_unclear_word_leaves_the_doubt_to_the_operator() {
+    let world = World::new();
+    lose(&world, &Call::charge(1).seq(1));
+    let policy = policy(&world, "echo maybe", "");
+    let (code, text) = auto(&world, &policy, &["1"]);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("stays in doubt"), "{text}");
+    assert_eq!(world.entry(1)["in_doubt"], true);
+    assert!(events(&world).contains("maybe"));
+}
+
+#[test]
+fn asking_a_tool_is_refused_before_anything_starts() {
+    let world = World::new();
+    let policy = "[tools.charge]\nreconcile = { tool = \"find\", completed_when = \"/found\" }\n";
+    let output = world.proxy().policy(policy).run(b"");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("tools.charge.reconcile"), "{said}");
+    assert!(!world.is_upstream_seen());
+}
+
+/// A dead proxy's upstream may still do it: nobody can say that it did not.
+#[test]
+fn nobody_is_asked_while_the_recorded_upstream_lives() {
+    let world = World::new();
+    let deaf = ["--on-eof", "ignore", "--ignore-sigterm", "--grandchild"];
+    let mut proxy = world.proxy().upstream(&deaf).start();
+    let script = json!({"hold_before": "h"});
+    proxy.send_call(&Call::charge(1).seq(1).script(script));
+    let upstream = world.wait_held("h");
+    // Stopped, it can't be ended by the guardian's signals but the last one.
+    proxy.kill9();
+    let policy = policy(&world, NOT_EXECUTED, "");
+    let mut proxy = start(&world, &policy);
+    let answer = proxy.call(&Call::charge(2).seq(1));
+    let was_gone = !crate::world::is_alive(upstream);
+    let is_doubted = answer["error"]["data"]["kind"].is_string();
+    // Either it was gone by then and the verdict counts, or nobody was asked.
+    assert!(is_doubted || was_gone, "{answer}");
+    world.wait_gone(upstream, DEADLINE);
+    if is_doubted {
+        assert_eq!(asked(&world).len(), 0);
+        assert_eq!(world.effects_of("charge"), 0);
+    }
+    proxy.stop();
+}
+
+#[test]
+fn a_timed_out_call_of_a_living_session_is_not_asked_about() {
+    let world = World::new();
+    let policy = policy(&world, NOT_EXECUTED, "timeout = \"200ms\"\n");
+    let mut proxy = start(&world, &policy);
+    let script = json!({"hold_after": "h"});
+    proxy.send_call(&Call::charge(1).seq(1).script(script));
+    world.wait_held("h");
+    assert_refused(&proxy.recv_id(1), "outcome_unknown", "unknown");
+    proxy.send_call(&Call::charge(2).seq(1));
+    proxy.await_decided();
+    world.release("h");
+    assert_done(&proxy.recv_id(2));
+    proxy.stop();
+    assert_eq!(asked(&world).len(), 0);
+    assert_eq!(world.effects_of("charge"), 1);
+}
+
+#[test]
+fn a_client_that_goes_away_meanwhile_does_not_hold_the_end_up() {
+    let world = World::new();
+    lose(&world, &Call::charge(1).seq(1));
+    let policy = policy(&world, "sleep 20", "").replace("5s", "30s");
+    let mut proxy = start(&world, &policy);
+    proxy.send_call(&Call::charge(2).seq(1));
+    proxy.await_decided();
+    proxy.drop_client();
+    proxy.wait();
+    assert_eq!(world.effects_of("charge"), 1);
+    assert_eq!(world.entry(1)["in_doubt"], true);
+}
