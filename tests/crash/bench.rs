@@ -41,6 +41,9 @@ impl Bench {
     fn command(&self, wrapper: &[String]) -> Command {
         let mut words: Vec<String> = wrapper.to_vec();
         words.push(env!("CARGO_BIN_EXE_checkpoint").into());
+        // An upstream whose write was made to fail never answers.
+        let timeouts = ["--call-timeout", "3s", "--drain-timeout", "1s"];
+        words.extend(timeouts.map(String::from));
         words.extend(["--refusals", "error", "--log", "error", "--journal"].map(String::from));
         words.push(self.path("run.db").to_string_lossy().into_owned());
         words.extend(["--".into(), env!("CARGO_BIN_EXE_scripted-upstream").into()]);

@@ -364,3 +364,21 @@ fn nobody_waits_for_a_call_that_could_not_be_confirmed() {
     two.journal();
     assert!(two.sent().contains("tools/call"));
 }
+
+#[test]
+fn a_void_that_could_not_be_written_is_written_later() {
+    let store = store();
+    let (mut one, mut two) = (Proxy::new(&store), Proxy::new(&store));
+    one.call(1, SEQ_1);
+    one.journal();
+    one.session
+        .upstream_ended(UpstreamEnd::default(), 0, one.now);
+    let ops = one.session.take_ops(one.now).unwrap();
+    let error = checkpoint::journal::JournalError::Full;
+    one.session.journal_failed(ops, &error, one.now);
+    one.later(Duration::from_secs(1));
+    one.journal();
+    two.call(1, SEQ_1);
+    two.journal();
+    assert!(two.sent().contains("tools/call"));
+}

@@ -636,8 +636,20 @@ impl Session {
                     self.latched.get_or_insert(error.reason());
                     self.deliver_unjournaled(&key, &settlement, now);
                 }
-                (Asked::Telling(slot), _) => self.tell(slot),
-                (Asked::Settlement(_) | Asked::Renewal(_) | Asked::Nobody, _) => {}
+                (asked, op) => {
+                    if let Asked::Telling(slot) = asked {
+                        self.tell(slot);
+                    }
+                    let is_end = matches!(
+                        op,
+                        Op::Settle(Settlement::Void { .. } | Settlement::Lost { .. })
+                            | Op::GiveUp(..)
+                    );
+                    // Others may wait for that call: its end is tried again, later.
+                    if is_end && !error.is_final() {
+                        self.lazily(op);
+                    }
+                }
             }
         }
         self.mark_lazy(now);

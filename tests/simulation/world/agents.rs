@@ -122,13 +122,15 @@ impl World<'_> {
             let version = self.random.below(2);
             self.agents[agent].versions[call] = version;
         }
-        let duplicate = (!self.is_calm && self.random.chance(self.plan.duplicate_id))
-            .then(|| self.agents[agent].open.first().copied())
-            .flatten()
-            .filter(|open| {
-                let id = self.oracle.requests[*open].id.clone();
-                self.oracle.by_id[&(life, id)].len() == 1
-            });
+        let names_a_place = self.agents[agent].mode != Mode::Bare;
+        let duplicate =
+            (!self.is_calm && names_a_place && self.random.chance(self.plan.duplicate_id))
+                .then(|| self.agents[agent].open.first().copied())
+                .flatten()
+                .filter(|open| {
+                    let id = self.oracle.requests[*open].id.clone();
+                    self.oracle.by_id[&(life, id)].len() == 1
+                });
         let id = match duplicate {
             Some(open) => self.oracle.requests[open].id.clone(),
             None => {
