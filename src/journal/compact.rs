@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The event that says that payloads were dropped, and the one that says that they have left.
 const DROPPED: &str = "purged";
-/// See [`DROPPED`].
+/// See `DROPPED`.
 pub const COMPACTED: &str = "compacted";
 
 /// What was done, and what is left to do.

@@ -195,6 +195,8 @@ fn what_is_in_doubt_is_not_forked_away() {
     proxy.kill9();
     world.wait_gone(upstream, DEADLINE);
     let mut proxy = forking(&world).start();
+    // This one waits until the killed one's session is known to be over.
+    assert_refused(&proxy.call(&order(2, "b").seq(2)), "in_doubt", "unknown");
     assert_refused(&proxy.call(&order(3, "c").seq(2)), "in_doubt", "unknown");
     // A fork before it leaves it where it is.
     assert_done(&proxy.call(&order(4, "d").seq(1)));

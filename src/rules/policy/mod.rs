@@ -5,7 +5,7 @@
 //! file speaks for a tool: the one of its exact name, else the longest pattern that fits; what
 //! that table does not say comes from `[defaults]`, never from another table, so that each table
 //! is checked whole when the file is read ([`file`]) and nothing is met at call time but a value
-//! that a call lacks ([`template`]).
+//! that a call lacks (`template`).
 //!
 //! Must not: read files or look at entries.
 
