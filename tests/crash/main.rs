@@ -151,7 +151,13 @@ fn a_kill_at_any_system_call_runs_nothing_twice_and_loses_nothing() {
     let counts = counts(&calls);
     let all: usize = counts.iter().map(|(_, count)| count).sum();
     // Each point if there are few; the long form takes them all.
-    let stride = from_env("CRASH_STRIDE").map_or(all.div_ceil(900).max(1), |given| given as usize);
+    // Long runs of one call's writes are sampled on their own.
+    let few: usize = counts
+        .iter()
+        .filter(|(call, _)| *call != "pwrite64")
+        .map(|(_, count)| count)
+        .sum();
+    let stride = from_env("CRASH_STRIDE").map_or(few.div_ceil(600).max(1), |given| given as usize);
     let mut points = Vec::new();
     for (call, count) in &counts {
         // The few calls that change the disk are never passed over.
@@ -164,8 +170,7 @@ fn a_kill_at_any_system_call_runs_nothing_twice_and_loses_nothing() {
             "linkat",
         ]
         .contains(call);
-        let step = if is_write { 1 } else { stride };
-        for when in (1..=*count).step_by(step) {
+        for when in places(*count, if is_write { KILL_WRITES } else { (0, stride) }) {
             points.push((*call, "signal=KILL".to_owned(), when));
         }
     }
@@ -182,6 +187,22 @@ fn a_kill_at_any_system_call_runs_nothing_twice_and_loses_nothing() {
     assert!(bad.is_empty());
     assert!(points.len() >= KILLS_MIN, "only {} points", points.len());
     assert!(hurt > points.len() / 2, "few kills had any effect");
+}
+
+/// Of the calls that change the disk the first so many are all taken, and of the rest each so
+/// manieth: most of them write one page after the other to make the log long.
+const KILL_WRITES: (usize, usize) = (160, 40);
+const ERROR_WRITES: (usize, usize) = (100, 60);
+
+/// Returns the occasions of a call at which something is done to it.
+fn places(count: usize, (dense, step): (usize, usize)) -> impl Iterator<Item = usize> {
+    let step = if from_env("CRASH_STRIDE") == Some(1) {
+        1
+    } else {
+        step.max(1)
+    };
+    let sparse = (dense + 1..=count).step_by(step);
+    (1..=dense.min(count)).chain(sparse)
 }
 
 #[test]
@@ -213,18 +234,18 @@ fn an_error_of_any_system_call_runs_nothing_twice_and_loses_nothing() {
         .zip(&errors)
         .map(|((_, count), (_, errors))| count * errors.len())
         .sum();
-    let stride = from_env("CRASH_STRIDE").map_or(all.div_ceil(500).max(1), |given| given as usize);
+    let stride = from_env("CRASH_STRIDE").map_or(all.div_ceil(1000).max(1), |given| given as usize);
     let mut points = Vec::new();
     for ((call, count), (_, errors)) in counts.iter().zip(&errors) {
         let is_write = ["pwrite64", "fdatasync", "fsync", "ftruncate", "linkat"].contains(call);
         for error in *errors {
             // After an unlock that failed, outcomes are tried for half a minute: a few will do.
             let step = match *call {
-                "fcntl" => stride * 16,
-                _ if is_write => 1,
-                _ => stride,
+                "fcntl" => (0, stride * 16),
+                _ if is_write => ERROR_WRITES,
+                _ => (0, stride),
             };
-            for when in (1..=*count).step_by(step) {
+            for when in places(*count, step) {
                 points.push((*call, format!("error={error}"), when));
             }
         }

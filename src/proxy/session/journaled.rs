@@ -477,8 +477,6 @@ impl Session {
                 seq: ticket.seq,
                 fence: ticket.fence,
             });
-            // It ran: whatever the entry is by now, this request does not run again.
-            flight.call.was_forwarded = true;
             flight.stage = Stage::Admitting;
             let op = Op::Admit(flight.call.clone());
             self.askings += 1;
@@ -599,8 +597,9 @@ impl Session {
                 seq: ticket.seq,
                 fence: ticket.fence,
             });
-            // It ran: whatever the entry is by now, this request does not run again.
-            flight.call.was_forwarded = true;
+            // It ran: whatever the entry is by now, this request does not run again, unless its
+            // policy lets it.
+            flight.call.was_forwarded = flight.policy.delivery == Delivery::AtMostOnce;
             flight.stage = Stage::Admitting;
             let op = Op::Admit(flight.call.clone());
             self.askings += 1;
