@@ -106,7 +106,10 @@ fn a_call_that_is_cut_off_is_told_without_a_commit() {
     let world = World::new();
     let mut proxy = world.proxy().start();
     assert_done(&proxy.call(&Call::charge(1).seq(1)));
-    let tail = Tail::start(&world, &["-n", "0"]);
+    // What is told of the past shows that the tail has begun.
+    let tail = Tail::start(&world, &["-n", "2"]);
+    tail.expect("started", 1);
+    tail.expect("completed", 1);
     proxy.send_call(&Call::charge(2).seq(2).script(json!({"hold_after": "h"})));
     tail.expect("started", 2);
     world.wait_held("h");
