@@ -154,7 +154,7 @@ fn on_all_cores<T: Sync, R: Send>(items: &[T], work: impl Fn(&Path, &T) -> R + S
 #[test]
 fn no_acknowledged_row_is_lost_at_any_operation() {
     let start = Instant::now();
-    let seeds = from_env("POWER_SEEDS").unwrap_or(48);
+    let seeds = from_env("POWER_SEEDS").unwrap_or(52);
     let results = on_all_cores(&Scenario::ALL, |folder, scenario| {
         let played = play(folder, *scenario, Mode::Ships, None);
         assert!(!played.acks.is_empty(), "{scenario:?} did nothing");
