@@ -98,6 +98,16 @@ pub struct Joined {
     pub fence: Fence,
 }
 
+impl From<Ticket> for Joined {
+    fn from(ticket: Ticket) -> Self {
+        Self {
+            branch: ticket.branch,
+            seq: ticket.seq,
+            fence: ticket.fence,
+        }
+    }
+}
+
 /// A reserved attempt: what its outcome is settled under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket {
@@ -601,7 +611,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             Status::Completed | Status::Failed | Status::Accepted | Status::InputRequired => {
                 let age = entry.completed_at.map_or(0, |at| self.now.since(at));
                 let within = u128::from(age) < call.policy.redeliver_within.as_micros();
-                let taken = self.redelivering.contains_key(&entry.fence)
+                let taken = self.redelivering.contains(&entry.fence)
                     || self.new_redelivering.contains(&entry.fence);
                 // A caller that still waits will have it; nobody else may take it away.
                 let taken = taken && !seeded::has(Bug::RedeliveryTwice);

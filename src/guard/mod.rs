@@ -199,7 +199,7 @@ pub struct Guard<J, S> {
     /// Questions asked in this session that gave no state: told by signature and inputs.
     questions: Vec<(Signature, String, BranchId, Seq, Fence)>,
     /// Outcomes on their way to a second caller, so that they answer one only.
-    redelivering: HashMap<Fence, ()>,
+    redelivering: HashSet<Fence>,
     /// How far `--resume` has walked each workflow.
     cursors: HashMap<u64, cursor::Cursor>,
     /// Workflows that this run has taken over.
@@ -216,7 +216,7 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
             session: None,
             session_row,
             questions: Vec::new(),
-            redelivering: HashMap::new(),
+            redelivering: HashSet::new(),
             cursors: HashMap::new(),
             superseded: HashSet::new(),
         }
@@ -255,6 +255,39 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
         }
     }
 
+    /// Begins a transaction with what its steps know and what they are going to change of the
+    /// guard once it is committed.
+    fn visit(
+        &mut self,
+        durability: Durability,
+        now: Micros,
+    ) -> Result<Visit<'_, J::Tx<'_>, S>, JournalError> {
+        let uid = self.journal.identity().uid;
+        let own_workflow = self.journal.identity().own_workflow.clone();
+        let tx = self.journal.begin(durability)?;
+        Ok(Visit {
+            tx,
+            surroundings: &mut self.surroundings,
+            options: &self.options,
+            session_row: &self.session_row,
+            questions: &self.questions,
+            redelivering: &self.redelivering,
+            uid,
+            own_workflow,
+            now,
+            session: self.session,
+            wrote_session: false,
+            highest: None,
+            new_questions: Vec::new(),
+            new_redelivering: Vec::new(),
+            delivered: Vec::new(),
+            live: HashMap::new(),
+            cursors: self.cursors.clone(),
+            superseded: self.superseded.clone(),
+            notes: Vec::new(),
+        })
+    }
+
     /// Does all of it in one transaction and answers in the same order. On return everything is
     /// durable; on an error nothing of it was kept, or what was kept is unknown
     /// ([`JournalError::is_final`]).
@@ -269,58 +302,22 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
         if wants_room && !self.surroundings.has_room() {
             return Err(JournalError::Full);
         }
-        let uid = self.journal.identity().uid;
-        let own_workflow = self.journal.identity().own_workflow.clone();
-        let tx = self.journal.begin(durability)?;
-        let mut visit = Visit {
-            tx,
-            surroundings: &mut self.surroundings,
-            options: &self.options,
-            session_row: &self.session_row,
-            questions: &self.questions,
-            redelivering: &self.redelivering,
-            uid,
-            own_workflow,
-            now,
-            session: self.session,
-            wrote_session: false,
-            highest: None,
-            new_questions: Vec::new(),
-            new_redelivering: Vec::new(),
-            delivered: Vec::new(),
-            live: HashMap::new(),
-            cursors: self.cursors.clone(),
-            superseded: self.superseded.clone(),
-            notes: Vec::new(),
-        };
+        let mut visit = self.visit(durability, now)?;
         let mut done = Vec::with_capacity(ops.len());
         for op in ops {
             done.push(visit.one(op)?);
         }
-        let Visit {
-            tx,
-            session,
-            highest,
-            new_questions,
-            new_redelivering,
-            delivered,
-            cursors,
-            superseded,
-            ..
-        } = visit;
-        tx.commit()?;
+        let changes = visit.commit()?;
         // Only now has anything happened.
-        self.session = session;
-        self.cursors = cursors;
-        self.superseded = superseded;
-        self.questions.extend(new_questions);
-        for fence in new_redelivering {
-            self.redelivering.insert(fence, ());
-        }
-        for fence in delivered {
+        self.session = changes.session;
+        self.cursors = changes.cursors;
+        self.superseded = changes.superseded;
+        self.questions.extend(changes.new_questions);
+        self.redelivering.extend(changes.new_redelivering);
+        for fence in changes.delivered {
             self.redelivering.remove(&fence);
         }
-        if let Some(fence) = highest {
+        if let Some(fence) = changes.highest {
             self.surroundings.raise_mark(fence);
         }
         Ok(done)
@@ -335,31 +332,7 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
     ///
     /// As the journal's.
     pub fn foresee(&mut self, call: &Call, now: Micros) -> Result<Admission, JournalError> {
-        let uid = self.journal.identity().uid;
-        let own_workflow = self.journal.identity().own_workflow.clone();
-        let tx = self.journal.begin(Durability::Power)?;
-        let mut visit = Visit {
-            tx,
-            surroundings: &mut self.surroundings,
-            options: &self.options,
-            session_row: &self.session_row,
-            questions: &self.questions,
-            redelivering: &self.redelivering,
-            uid,
-            own_workflow,
-            now,
-            session: self.session,
-            wrote_session: false,
-            highest: None,
-            new_questions: Vec::new(),
-            new_redelivering: Vec::new(),
-            delivered: Vec::new(),
-            live: HashMap::new(),
-            cursors: self.cursors.clone(),
-            superseded: self.superseded.clone(),
-            notes: Vec::new(),
-        };
-        visit.admit(call)
+        self.visit(Durability::Power, now)?.admit(call)
     }
 }
 
@@ -410,7 +383,7 @@ struct Visit<'a, T, S> {
     options: &'a Options,
     session_row: &'a Session,
     questions: &'a [(Signature, String, BranchId, Seq, Fence)],
-    redelivering: &'a HashMap<Fence, ()>,
+    redelivering: &'a HashSet<Fence>,
     uid: [u8; 16],
     own_workflow: WorkflowId,
     now: Micros,
@@ -428,7 +401,32 @@ struct Visit<'a, T, S> {
     notes: Vec<Note>,
 }
 
+/// What a visit changes of the guard, once it is committed.
+struct Changes {
+    session: Option<SessionId>,
+    highest: Option<Fence>,
+    new_questions: Vec<(Signature, String, BranchId, Seq, Fence)>,
+    new_redelivering: Vec<Fence>,
+    delivered: Vec<Fence>,
+    cursors: HashMap<u64, cursor::Cursor>,
+    superseded: HashSet<u64>,
+}
+
 impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
+    /// Commits, and only then tells what the guard is to take over.
+    fn commit(self) -> Result<Changes, JournalError> {
+        self.tx.commit()?;
+        Ok(Changes {
+            session: self.session,
+            highest: self.highest,
+            new_questions: self.new_questions,
+            new_redelivering: self.new_redelivering,
+            delivered: self.delivered,
+            cursors: self.cursors,
+            superseded: self.superseded,
+        })
+    }
+
     fn one(&mut self, op: &Op) -> Result<Done, JournalError> {
         match op {
             Op::Admit(call) => {

@@ -60,16 +60,13 @@ impl Session {
             Step::Pass => self.up.push(unshare(line)),
             Step::Admit(mut flight, key) => {
                 flight.line = Some(line);
-                let op = Op::Admit(flight.call.clone());
                 if seeded::has(Bug::ForwardBeforeDurable)
                     && let Some(line) = &flight.line
                 {
                     self.up.push_call(line.to_vec(), key.clone());
                 }
                 self.met_call = true;
-                flight.asked = Some(self.next_asking());
-                self.ops
-                    .push((Asked::Admission(key.clone(), self.askings), op));
+                self.ops.push(flight.admission(&key, &mut self.askings));
                 self.flights.insert(key, *flight);
             }
         }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::client::unshare;
 use super::{Asked, Fenced, Flight, Forwarded, Level, Session, Stage, Standing};
 use crate::guard::{
-    Admission, AdmissionVerdict, Answer, Done, Joined, Note, Op, Refused, Settlement, Ticket, Why,
+    Admission, AdmissionVerdict, Answer, Done, Note, Op, Refused, Settlement, Ticket, Why,
 };
 use crate::journal::JournalError;
 use crate::mcp::frame::IdKey;
@@ -119,12 +119,6 @@ impl Session {
         self.mark_lazy(now);
     }
 
-    /// Returns a new number under which the journal is asked about a call.
-    pub(super) fn next_asking(&mut self) -> u64 {
-        self.askings += 1;
-        self.askings
-    }
-
     fn admitted(&mut self, key: &IdKey, asking: u64, admission: &Admission, now: Instant) {
         for note in &admission.notes {
             if note.kind == "resume_ended" {
@@ -220,12 +214,7 @@ impl Session {
                 };
                 let was_joining = matches!(flight.stage, Stage::Joining { .. });
                 let is_over = until.is_some_and(|until| now >= until);
-                let joined = Joined {
-                    branch: ticket.branch,
-                    seq: ticket.seq,
-                    fence: ticket.fence,
-                };
-                flight.call.joined = Some(joined);
+                flight.call.joined = Some(ticket.into());
                 flight.stage = Stage::Joining {
                     ticket,
                     look_at: now + poll,
@@ -313,11 +302,7 @@ impl Session {
         for (key, flight) in &mut self.flights {
             if matches!(flight.stage, Stage::Probing { place: other } if other == place) {
                 flight.stage = Stage::Admitting;
-                let op = Op::Admit(flight.call.clone());
-                self.askings += 1;
-                flight.asked = Some(self.askings);
-                self.ops
-                    .push((Asked::Admission(key.clone(), self.askings), op));
+                self.ops.push(flight.admission(key, &mut self.askings));
             }
         }
     }
@@ -438,17 +423,9 @@ impl Session {
             return;
         };
         if let Stage::Confirming { ticket, .. } = flight.stage {
-            flight.call.joined = Some(Joined {
-                branch: ticket.branch,
-                seq: ticket.seq,
-                fence: ticket.fence,
-            });
+            flight.call.joined = Some(ticket.into());
             flight.stage = Stage::Admitting;
-            let op = Op::Admit(flight.call.clone());
-            self.askings += 1;
-            flight.asked = Some(self.askings);
-            self.ops
-                .push((Asked::Admission(key.clone(), self.askings), op));
+            self.ops.push(flight.admission(key, &mut self.askings));
         }
     }
 
@@ -472,17 +449,9 @@ impl Session {
         // Our upstream may never answer a call that was cancelled; the caller's answer is there,
         // or on its way to the new owner.
         if flight.waits() {
-            flight.call.joined = Some(Joined {
-                branch: ticket.branch,
-                seq: ticket.seq,
-                fence: ticket.fence,
-            });
+            flight.call.joined = Some(ticket.into());
             flight.stage = Stage::Admitting;
-            let op = Op::Admit(flight.call.clone());
-            self.askings += 1;
-            flight.asked = Some(self.askings);
-            self.ops
-                .push((Asked::Admission(key.clone(), self.askings), op));
+            self.ops.push(flight.admission(key, &mut self.askings));
         } else {
             self.flights.remove(key);
         }
@@ -592,20 +561,12 @@ impl Session {
             self.down.drop_slot(slot);
         }
         if flight.waits() {
-            flight.call.joined = Some(Joined {
-                branch: ticket.branch,
-                seq: ticket.seq,
-                fence: ticket.fence,
-            });
+            flight.call.joined = Some(ticket.into());
             // It ran: whatever the entry is by now, this request does not run again, unless its
             // policy lets it.
             flight.call.was_forwarded = flight.policy.delivery == Delivery::AtMostOnce;
             flight.stage = Stage::Admitting;
-            let op = Op::Admit(flight.call.clone());
-            self.askings += 1;
-            flight.asked = Some(self.askings);
-            self.ops
-                .push((Asked::Admission(key.clone(), self.askings), op));
+            self.ops.push(flight.admission(key, &mut self.askings));
         } else {
             self.flights.remove(key);
         }

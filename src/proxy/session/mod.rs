@@ -196,6 +196,15 @@ impl Flight {
         let is_cancelled = self.is_cancelled && !seeded::has(Bug::CancelledCallAnswered);
         !is_cancelled && !self.is_answered
     }
+
+    /// Returns the question that asks the journal what happens to the call, under the next number
+    /// of `askings`: an answer to an earlier one no longer counts.
+    fn admission(&mut self, key: &IdKey, askings: &mut u64) -> (Asked, Op) {
+        *askings += 1;
+        self.asked = Some(*askings);
+        let asked = Asked::Admission(key.clone(), *askings);
+        (asked, Op::Admit(self.call.clone()))
+    }
 }
 
 /// A call that another session took over while our upstream had it: its answer is stale, unless

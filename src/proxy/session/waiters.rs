@@ -4,8 +4,7 @@
 
 use std::time::Instant;
 
-use super::{Asked, Session, Stage};
-use crate::guard::Op;
+use super::{Session, Stage};
 use crate::mcp::frame::IdKey;
 use crate::rules::ids::Fence;
 use crate::seeded::{self, Bug};
@@ -69,11 +68,7 @@ impl Session {
             if flight.asked.is_some() {
                 return;
             }
-            let op = Op::Admit(flight.call.clone());
-            self.askings += 1;
-            flight.asked = Some(self.askings);
-            self.ops
-                .push((Asked::Admission(key.clone(), self.askings), op));
+            self.ops.push(flight.admission(key, &mut self.askings));
         }
     }
 }
