@@ -322,47 +322,97 @@ impl SqliteTransaction<'_> {
             .map_err(|error| self.fail(&error))
     }
 
-    fn insert(&mut self, write: &Write) -> Result<Applied, JournalError> {
+    /// Writes the entry's row, if what is stored still is what the transition expects.
+    fn put_entry(&mut self, write: &Write) -> Result<Applied, JournalError> {
         let entry = &write.transition.entry;
         let (key, window, window_id) = held(entry.key.as_ref());
-        let inserted = self.run(
-            "INSERT INTO entries (branch_id, seq, tool, status, attempt, round, fence, session_id, \
-             scheme, signature, created_at, completed_at, delivered_at, gave_up, unanswered, \
-             is_error, provenance, digest, tombstone, key, window, window_id, call_id, checksum) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, \
-             ?18, ?19, ?20, ?21, ?22, ?23, ?24) ON CONFLICT DO NOTHING",
-            params![
-                db_int(entry.branch.0),
-                db_int(entry.seq.0),
-                entry.tool,
-                entry.status.name(),
-                entry.attempt,
-                entry.round,
-                db_int(entry.fence.0),
-                db_int(entry.session.0),
-                entry.scheme.name(),
-                &entry.signature.0[..],
-                entry.created_at.0,
-                entry.completed_at.map(|at| at.0),
-                entry.delivered_at.map(|at| at.0),
-                entry.gave_up.map(GaveUp::name),
-                entry.unanswered.map(Unanswered::name),
-                entry.is_error,
-                entry.provenance.map(Provenance::name),
-                entry.digest.as_ref().map(|digest| &digest[..]),
-                entry.is_tombstone,
-                key,
-                window,
-                window_id,
-                entry.call_id,
-                &write.checksum[..],
-            ],
-        )?;
-        if inserted == 0 {
-            return Ok(Applied::Lost);
+        let was = match write.transition.expect {
+            Expect::Absent => None,
+            Expect::At {
+                status,
+                attempt,
+                fence,
+            } => Some((status.name(), attempt, db_int(fence.0))),
+        };
+        // One list for all three statements: ?1 to ?24 are the row's columns, in the order of the
+        // INSERT, and the last three what must still be stored.
+        let parameters = params![
+            db_int(entry.branch.0),
+            db_int(entry.seq.0),
+            entry.tool,
+            entry.status.name(),
+            entry.attempt,
+            entry.round,
+            db_int(entry.fence.0),
+            db_int(entry.session.0),
+            entry.scheme.name(),
+            &entry.signature.0[..],
+            entry.created_at.0,
+            entry.completed_at.map(|at| at.0),
+            entry.delivered_at.map(|at| at.0),
+            entry.gave_up.map(GaveUp::name),
+            entry.unanswered.map(Unanswered::name),
+            entry.is_error,
+            entry.provenance.map(Provenance::name),
+            entry.digest.as_ref().map(|digest| &digest[..]),
+            entry.is_tombstone,
+            key,
+            window,
+            window_id,
+            entry.call_id,
+            &write.checksum[..],
+            was.map(|(status, _, _)| status),
+            was.map(|(_, attempt, _)| attempt),
+            was.map(|(_, _, fence)| fence),
+        ];
+        if was.is_none() {
+            let inserted = self.run(
+                "INSERT INTO entries (branch_id, seq, tool, status, attempt, round, fence, \
+                 session_id, scheme, signature, created_at, completed_at, delivered_at, gave_up, \
+                 unanswered, is_error, provenance, digest, tombstone, key, window, window_id, \
+                 call_id, checksum) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, \
+                 ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24) ON CONFLICT DO NOTHING",
+                &parameters[..24],
+            )?;
+            if inserted == 0 {
+                return Ok(Applied::Lost);
+            }
+            self.raise(entry.branch, entry.seq)?;
+            return Ok(Applied::Done);
         }
-        self.raise(entry.branch, entry.seq)?;
-        Ok(Applied::Done)
+        // Most changes leave all alone that an index holds. Naming those columns would write the
+        // index's page anew with the same bytes, and each page is a part of the commit.
+        if entry.delivered_at.is_none() {
+            let changed = self.run(
+                "UPDATE entries SET tool = ?3, status = ?4, attempt = ?5, round = ?6, fence = ?7, \
+                 session_id = ?8, scheme = ?9, created_at = ?11, completed_at = ?12, \
+                 gave_up = ?14, unanswered = ?15, is_error = ?16, provenance = ?17, digest = ?18, \
+                 tombstone = ?19, checksum = ?24 \
+                 WHERE branch_id = ?1 AND seq = ?2 AND status = ?25 AND attempt = ?26 \
+                 AND fence = ?27 AND delivered_at IS NULL AND signature = ?10 AND key IS ?20 \
+                 AND window IS ?21 AND window_id IS ?22 AND call_id IS ?23",
+                parameters,
+            )?;
+            if changed == 1 {
+                return Ok(Applied::Done);
+            }
+        }
+        // The comparison is the fence: whoever has lost the entry changes no row here.
+        let changed = self.run(
+            "UPDATE entries SET tool = ?3, status = ?4, attempt = ?5, round = ?6, fence = ?7, \
+             session_id = ?8, scheme = ?9, signature = ?10, created_at = ?11, completed_at = ?12, \
+             delivered_at = ?13, gave_up = ?14, unanswered = ?15, is_error = ?16, \
+             provenance = ?17, digest = ?18, tombstone = ?19, key = ?20, window = ?21, \
+             window_id = ?22, call_id = ?23, checksum = ?24 \
+             WHERE branch_id = ?1 AND seq = ?2 AND status = ?25 AND attempt = ?26 AND fence = ?27",
+            parameters,
+        )?;
+        Ok(if changed == 1 {
+            Applied::Done
+        } else {
+            Applied::Lost
+        })
     }
 
     /// Raises the branch's highest seq, or fills the gap that held the seq.
@@ -410,106 +460,6 @@ impl SqliteTransaction<'_> {
             |row| Ok((number(row, 0)?, number(row, 1)?)),
         )?;
         Ok(gap.filter(|(_, last)| seq.0 <= *last))
-    }
-
-    fn update(&mut self, write: &Write) -> Result<Applied, JournalError> {
-        let Expect::At {
-            status,
-            attempt,
-            fence,
-        } = write.transition.expect
-        else {
-            return self.insert(write);
-        };
-        let entry = &write.transition.entry;
-        let (key, window, window_id) = held(entry.key.as_ref());
-        // Most changes leave all alone that an index holds. Naming those columns would write the
-        // index's page anew with the same bytes, and each page is a part of the commit.
-        if entry.delivered_at.is_none() {
-            let changed = self.run(
-                "UPDATE entries SET tool = ?6, status = ?7, attempt = ?8, round = ?9, fence = ?10, \
-                 session_id = ?11, scheme = ?12, created_at = ?13, completed_at = ?14, \
-                 gave_up = ?15, unanswered = ?16, is_error = ?17, provenance = ?18, digest = ?19, \
-                 tombstone = ?20, checksum = ?21 \
-                 WHERE branch_id = ?1 AND seq = ?2 AND status = ?3 AND attempt = ?4 AND fence = ?5 \
-                 AND delivered_at IS NULL AND signature = ?22 AND key IS ?23 AND window IS ?24 \
-                 AND window_id IS ?25 AND call_id IS ?26",
-                params![
-                    db_int(entry.branch.0),
-                    db_int(entry.seq.0),
-                    status.name(),
-                    attempt,
-                    db_int(fence.0),
-                    entry.tool,
-                    entry.status.name(),
-                    entry.attempt,
-                    entry.round,
-                    db_int(entry.fence.0),
-                    db_int(entry.session.0),
-                    entry.scheme.name(),
-                    entry.created_at.0,
-                    entry.completed_at.map(|at| at.0),
-                    entry.gave_up.map(GaveUp::name),
-                    entry.unanswered.map(Unanswered::name),
-                    entry.is_error,
-                    entry.provenance.map(Provenance::name),
-                    entry.digest.as_ref().map(|digest| &digest[..]),
-                    entry.is_tombstone,
-                    &write.checksum[..],
-                    &entry.signature.0[..],
-                    key,
-                    window,
-                    window_id,
-                    entry.call_id,
-                ],
-            )?;
-            if changed == 1 {
-                return Ok(Applied::Done);
-            }
-        }
-        // The comparison is the fence: whoever has lost the entry changes no row here.
-        let changed = self.run(
-            "UPDATE entries SET tool = ?6, status = ?7, attempt = ?8, round = ?9, fence = ?10, \
-             session_id = ?11, scheme = ?12, signature = ?13, created_at = ?14, completed_at = ?15, \
-             delivered_at = ?16, gave_up = ?17, unanswered = ?18, is_error = ?19, provenance = ?20, \
-             digest = ?21, tombstone = ?22, key = ?23, window = ?24, window_id = ?25, call_id = ?26, \
-             checksum = ?27 \
-             WHERE branch_id = ?1 AND seq = ?2 AND status = ?3 AND attempt = ?4 AND fence = ?5",
-            params![
-                db_int(entry.branch.0),
-                db_int(entry.seq.0),
-                status.name(),
-                attempt,
-                db_int(fence.0),
-                entry.tool,
-                entry.status.name(),
-                entry.attempt,
-                entry.round,
-                db_int(entry.fence.0),
-                db_int(entry.session.0),
-                entry.scheme.name(),
-                &entry.signature.0[..],
-                entry.created_at.0,
-                entry.completed_at.map(|at| at.0),
-                entry.delivered_at.map(|at| at.0),
-                entry.gave_up.map(GaveUp::name),
-                entry.unanswered.map(Unanswered::name),
-                entry.is_error,
-                entry.provenance.map(Provenance::name),
-                entry.digest.as_ref().map(|digest| &digest[..]),
-                entry.is_tombstone,
-                key,
-                window,
-                window_id,
-                entry.call_id,
-                &write.checksum[..],
-            ],
-        )?;
-        Ok(if changed == 1 {
-            Applied::Done
-        } else {
-            Applied::Lost
-        })
     }
 
     fn put_attempt(&mut self, attempt: &Attempt) -> Result<(), JournalError> {
@@ -1022,10 +972,7 @@ impl Transaction for SqliteTransaction<'_> {
     }
 
     fn apply(&mut self, write: &Write) -> Result<Applied, JournalError> {
-        let applied = match write.transition.expect {
-            Expect::Absent => self.insert(write)?,
-            Expect::At { .. } => self.update(write)?,
-        };
+        let applied = self.put_entry(write)?;
         if applied == Applied::Lost {
             return Ok(Applied::Lost);
         }
