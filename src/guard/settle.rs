@@ -8,8 +8,9 @@ use super::{Done, Note, Surroundings, Visit};
 use crate::journal::{
     Applied, JournalError, Outcome, Payload, RoundKey, Stored, TaskKey, Transaction,
 };
-use crate::rules::entry::{Provenance, Status, Unanswered, outcome_digest};
-use crate::rules::lifecycle::{self, Asked};
+use crate::rules::entry::{Entry, Provenance, Status, Unanswered, outcome_digest};
+use crate::rules::ids::Micros;
+use crate::rules::lifecycle::{self, Asked, Illegal, Transition};
 use crate::rules::signature::Signature;
 use crate::seeded::{self, Bug};
 
@@ -28,6 +29,34 @@ pub struct Answer {
     pub round: Option<RoundKey>,
     /// The task's handle.
     pub task: Option<TaskKey>,
+}
+
+impl Answer {
+    /// Returns the entry as this answer settles it, and what is stored of the answer.
+    fn settle(&self, entry: &Entry, at: Micros) -> Result<(Transition, Outcome), Illegal> {
+        let digest = outcome_digest(&self.body);
+        let settlement = lifecycle::Settlement {
+            status: self.status,
+            is_error: self.is_error,
+            provenance: Provenance::Upstream,
+            digest,
+            is_tombstone: !self.is_kept,
+            at,
+        };
+        let transition = lifecycle::settle(entry, settlement)?;
+        let outcome = Outcome {
+            fence: entry.fence,
+            status: self.status,
+            is_error: self.is_error,
+            provenance: Provenance::Upstream,
+            at,
+            digest,
+            body: self.is_kept.then(|| self.body.clone()),
+            round: self.round.clone(),
+            task: self.task.clone(),
+        };
+        Ok((transition, outcome))
+    }
 }
 
 /// What became of a forwarded call.
@@ -151,16 +180,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         answer: &Answer,
     ) -> Result<Done, JournalError> {
         let entry = &stored.entry;
-        let digest = outcome_digest(&answer.body);
-        let settlement = lifecycle::Settlement {
-            status: answer.status,
-            is_error: answer.is_error,
-            provenance: Provenance::Upstream,
-            digest,
-            is_tombstone: !answer.is_kept,
-            at: self.now,
-        };
-        let Ok(transition) = lifecycle::settle(entry, settlement) else {
+        let Ok((transition, outcome)) = answer.settle(entry, self.now) else {
             return Ok(Done::Stale);
         };
         let event = entry.gave_up.map(|reason| {
@@ -172,17 +192,6 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                 merges: false,
             })
         });
-        let outcome = Outcome {
-            fence: entry.fence,
-            status: answer.status,
-            is_error: answer.is_error,
-            provenance: Provenance::Upstream,
-            at: self.now,
-            digest,
-            body: answer.is_kept.then(|| answer.body.clone()),
-            round: answer.round.clone(),
-            task: answer.task.clone(),
-        };
         let applied = self.write(transition, None, Some(outcome), event)?;
         if applied == Applied::Lost {
             return Ok(Done::Stale);
@@ -267,30 +276,15 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             if !is_it || stored.checksum != entry.checksum(&self.uid) {
                 continue;
             }
-            let digest = outcome_digest(&answer.body);
-            let settlement = lifecycle::Settlement {
-                status: answer.status,
-                is_error: answer.is_error,
-                provenance: Provenance::Upstream,
-                digest,
-                is_tombstone: !answer.is_kept,
-                at: self.now,
-            };
-            let Ok(mut transition) = lifecycle::settle(entry, settlement) else {
+            let Ok((mut transition, outcome)) = answer.settle(entry, self.now) else {
                 continue;
             };
             // The end passes by on its own way to the client; the handle had been delivered.
             transition.entry.delivered_at = entry.delivered_at;
             let outcome = Outcome {
-                fence: entry.fence,
-                status: answer.status,
-                is_error: answer.is_error,
-                provenance: Provenance::Upstream,
-                at: self.now,
-                digest,
-                body: answer.is_kept.then(|| answer.body.clone()),
                 round: None,
                 task: None,
+                ..outcome
             };
             self.write(transition, None, Some(outcome), None)?;
             return Ok(Done::Settled(self.now));
