@@ -1,27 +1,9 @@
 //! Case C92: a new workflow that shares what another one has done so far.
 
-use std::process::Output;
-
 use serde_json::json;
 
 use crate::call::{Call, assert_done, assert_refused, result_bytes};
-use crate::world::World;
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
-
-#[track_caller]
-fn run(world: &World, code: i32, words: &[&str]) -> String {
-    let output = world.operator(words);
-    assert_eq!(
-        output.status.code(),
-        Some(code),
-        "{words:?}: {}",
-        text(&output)
-    );
-    text(&output)
-}
+use crate::world::{World, run};
 
 fn order(id: u64) -> Call {
     Call::new(id, "charge", json!({"order_id": id})).seq(id)

@@ -1,12 +1,11 @@
 //! What the operator sees: `ls` and `show`, beside a proxy that runs and without one.
 
-use std::process::Output;
 use std::time::Instant;
 
 use serde_json::{Value, json};
 
 use crate::call::{Call, assert_done, assert_refused};
-use crate::world::{DEADLINE, World};
+use crate::world::{DEADLINE, World, text};
 
 /// `ls --json` with these conditions: the seqs.
 fn listed(world: &World, conditions: &[&str]) -> Vec<u64> {
@@ -16,10 +15,6 @@ fn listed(world: &World, conditions: &[&str]) -> Vec<u64> {
     let listing: Value = serde_json::from_slice(&output.stdout).unwrap();
     let seqs = listing["entries"].as_array().unwrap().iter();
     seqs.map(|entry| entry["seq"].as_u64().unwrap()).collect()
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
 fn sql(world: &World, text: &str) {

@@ -1,28 +1,9 @@
 //! One more attempt of what is settled, and outcomes that were delivered by other means.
 
-use std::process::Output;
-
 use serde_json::{Value, json};
 
 use crate::call::{Call, assert_done, assert_refused};
-use crate::world::World;
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
-
-/// Runs a command that must end with this code; returns all that it says.
-#[track_caller]
-fn run(world: &World, code: i32, words: &[&str]) -> String {
-    let output = world.operator(words);
-    assert_eq!(
-        output.status.code(),
-        Some(code),
-        "{words:?}: {}",
-        text(&output)
-    );
-    text(&output)
-}
+use crate::world::{World, run};
 
 /// Case C94: a result that turned out to be false is run again, once, and kept.
 #[test]

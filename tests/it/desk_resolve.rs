@@ -1,12 +1,11 @@
 //! Verdicts: an operator settles what is in doubt, beside proxies that run and without one.
 
 use std::fs;
-use std::process::Output;
 
 use serde_json::{Value, json};
 
 use crate::call::{Call, assert_done, assert_refused, refusal, result_bytes};
-use crate::world::{DEADLINE, World, contains};
+use crate::world::{DEADLINE, World, contains, run, text};
 
 /// A world with a charge in doubt at each of these seqs; its effect is done.
 fn doubts(seqs: &[u64]) -> World {
@@ -18,23 +17,6 @@ fn doubts(seqs: &[u64]) -> World {
         assert_eq!(proxy.wait_code(), 69);
     }
     world
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
-
-/// Runs a command that must end with this code; returns all that it says.
-#[track_caller]
-fn run(world: &World, code: i32, words: &[&str]) -> String {
-    let output = world.operator(words);
-    assert_eq!(
-        output.status.code(),
-        Some(code),
-        "{words:?}: {}",
-        text(&output)
-    );
-    text(&output)
 }
 
 #[track_caller]

@@ -283,3 +283,21 @@ fn json_lines(path: &Path) -> Vec<Value> {
         .map(|line| serde_json::from_slice(line).unwrap())
         .collect()
 }
+
+/// All that a command said, on both streams.
+pub(crate) fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// Runs an operator's command that must end with this code; returns all that it says.
+#[track_caller]
+pub(crate) fn run(world: &World, code: i32, words: &[&str]) -> String {
+    let output = world.operator(words);
+    assert_eq!(
+        output.status.code(),
+        Some(code),
+        "{words:?}: {}",
+        text(&output)
+    );
+    text(&output)
+}
