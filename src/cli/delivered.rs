@@ -8,9 +8,8 @@ use super::exit::Exit;
 use super::filter::Filter;
 use super::hand::{self, DeedArgs};
 use super::output::Output;
-use super::reading;
 use super::settings::{self, Env};
-use super::targets::TargetArgs;
+use super::targets::{ConsentArgs, TargetArgs};
 use crate::guard::verdict::Act;
 
 /// Mark an outcome as delivered by other means
@@ -27,13 +26,8 @@ pub(super) struct DeliveredArgs {
     #[command(flatten)]
     deed: DeedArgs,
 
-    /// Print what would be done, and do nothing
-    #[arg(long)]
-    dry_run: bool,
-
-    /// Do it without asking
-    #[arg(long)]
-    yes: bool,
+    #[command(flatten)]
+    consent: ConsentArgs,
 
     #[command(flatten)]
     journal: JournalArgs,
@@ -46,12 +40,8 @@ pub(super) fn run(args: &DeliveredArgs, env: Env<'_>) -> Result<Exit, CliError> 
         undelivered: true,
         ..Filter::default()
     };
-    let targets = {
-        let mut reader = reading::open(&path)?;
-        args.targets.find(&mut reader, undelivered, env)?
-    };
-    let needs_yes = targets.is_bulk && !args.yes && !args.dry_run;
-    let is_trial = args.dry_run || needs_yes;
+    let targets = args.targets.find(&path, undelivered, env)?;
+    let is_trial = args.consent.is_trial(&targets);
     let reports = hand::carry_out(&path, &targets, "delivered", "", &deed, is_trial, &|_| {
         Act::Deliver
     })?;
@@ -59,6 +49,6 @@ pub(super) fn run(args: &DeliveredArgs, env: Env<'_>) -> Result<Exit, CliError> 
     let exit = reports.print(&output, args.journal.json, &|_| {
         "its outcome counts as delivered".to_owned()
     })?;
-    targets.require_yes(needs_yes)?;
+    args.consent.require(&targets)?;
     Ok(exit)
 }

@@ -144,6 +144,21 @@ pub(super) fn carry_out(
     is_trial: bool,
     act: &dyn Fn(&Entry) -> Act,
 ) -> Result<Reports, CliError> {
+    each(path, targets, name, is_trial, |hand, place, entry| {
+        let place_of = (entry.branch, entry.seq);
+        let ruling = hand.act(place_of, &act(entry), deed, is_trial)?;
+        Ok(Report::new(place, entry, &ruling, is_trial, how))
+    })
+}
+
+/// Reports of each entry, in order: what can't be read is refused, and `one` deals with the rest.
+fn each(
+    path: &Path,
+    targets: &Targets,
+    name: &str,
+    is_trial: bool,
+    mut one: impl FnMut(&mut Hand, &Place, &Entry) -> Result<Report, CliError>,
+) -> Result<Reports, CliError> {
     let mut hand = Hand::open(path)?;
     let mut reports = Reports::new(name, is_trial);
     for entry in &targets.unreadable {
@@ -154,9 +169,7 @@ pub(super) fn carry_out(
     let total = targets.entries.len() as u64;
     for (done, (place, entry)) in targets.entries.iter().enumerate() {
         progress.show(name, done as u64, total);
-        let place_of = (entry.branch, entry.seq);
-        let ruling = hand.act(place_of, &act(entry), deed, is_trial)?;
-        reports.add(Report::new(place, entry, &ruling, is_trial, how));
+        reports.add(one(&mut hand, place, entry)?);
     }
     Ok(reports)
 }
@@ -171,16 +184,7 @@ pub(super) fn ask(
 ) -> Result<Reports, CliError> {
     let name = "resolve --auto";
     let how = "it is asked again later";
-    let mut hand = Hand::open(path)?;
-    let mut reports = Reports::new(name, is_trial);
-    for entry in &targets.unreadable {
-        let why = "it is quarantined: its row can't be read";
-        reports.add(Report::refused(entry, why.to_owned()));
-    }
-    let mut progress = ProgressLine::new();
-    let total = targets.entries.len() as u64;
-    for (done, (place, entry)) in targets.entries.iter().enumerate() {
-        progress.show(name, done as u64, total);
+    each(path, targets, name, is_trial, |hand, place, entry| {
         let place_of = (entry.branch, entry.seq);
         let policy = policies.for_tool(&entry.tool);
         let command = policy.reconcile.as_ref().and_then(|reconcile| {
@@ -199,8 +203,7 @@ pub(super) fn ask(
         let Some(probe) = command else {
             let mut report = Report::new(place, entry, &UNASKED, is_trial, how);
             report.why = Some("the policy names no command to ask about this tool".to_owned());
-            reports.add(report);
-            continue;
+            return Ok(report);
         };
         let ruling = if is_trial {
             let act = Act::Resolve {
@@ -209,13 +212,12 @@ pub(super) fn ask(
             };
             hand.act(place_of, &act, deed, true)?
         } else {
-            match reconcile::settle(&mut hand, &probe, deed).map_err(unwritable)? {
+            match reconcile::settle(hand, &probe, deed).map_err(unwritable)? {
                 Settled::Ruled { ruling, .. } | Settled::NotAsked(ruling) => ruling,
             }
         };
-        reports.add(Report::new(place, entry, &ruling, is_trial, how));
-    }
-    Ok(reports)
+        Ok(Report::new(place, entry, &ruling, is_trial, how))
+    })
 }
 
 const UNASKED: Ruling = Ruling::Refused(Refused::Changed);

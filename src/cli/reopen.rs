@@ -8,9 +8,8 @@ use super::exit::Exit;
 use super::filter::Filter;
 use super::hand::{self, DeedArgs};
 use super::output::Output;
-use super::reading;
 use super::settings::{self, Env};
-use super::targets::TargetArgs;
+use super::targets::{ConsentArgs, TargetArgs};
 use super::view::Status;
 use crate::guard::verdict::Act;
 use crate::rules::entry;
@@ -30,13 +29,8 @@ pub(super) struct ReopenArgs {
     #[command(flatten)]
     deed: DeedArgs,
 
-    /// Print what would be done, and do nothing
-    #[arg(long)]
-    dry_run: bool,
-
-    /// Do it without asking
-    #[arg(long)]
-    yes: bool,
+    #[command(flatten)]
+    consent: ConsentArgs,
 
     #[command(flatten)]
     journal: JournalArgs,
@@ -49,13 +43,9 @@ pub(super) fn run(args: &ReopenArgs, env: Env<'_>) -> Result<Exit, CliError> {
         statuses: vec![Status::Completed, Status::Failed, Status::Denied],
         ..Filter::default()
     };
-    let targets = {
-        let mut reader = reading::open(&path)?;
-        args.targets.find(&mut reader, settled, env)?
-    };
-    let needs_yes = targets.is_bulk && !args.yes && !args.dry_run;
-    let is_trial = args.dry_run || needs_yes;
-    if !is_trial && !args.yes {
+    let targets = args.targets.find(&path, settled, env)?;
+    let is_trial = args.consent.is_trial(&targets);
+    if args.consent.may_ask(&targets) {
         for tool in targets.tools(|entry| entry.status == entry::Status::Completed) {
             let question = format!("{tool} was completed here; its effect will happen again");
             let refused = CliError::new(Kind::Failure, "nothing was done");
@@ -77,6 +67,6 @@ pub(super) fn run(args: &ReopenArgs, env: Env<'_>) -> Result<Exit, CliError> {
     let exit = reports.print(&output, args.journal.json, &|report| {
         format!("the next call of seq {} will run", report.seq)
     })?;
-    targets.require_yes(needs_yes)?;
+    args.consent.require(&targets)?;
     Ok(exit)
 }

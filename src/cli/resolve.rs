@@ -11,9 +11,8 @@ use super::filter::Filter;
 use super::hand::{self, DeedArgs, Report};
 use super::output::Output;
 use super::policy_file;
-use super::reading;
 use super::settings::{self, Env};
-use super::targets::TargetArgs;
+use super::targets::{ConsentArgs, TargetArgs};
 use super::verdict_json;
 use crate::guard::verdict::{Act, Verdict};
 use crate::rules::entry::{Entry, Provenance};
@@ -101,13 +100,8 @@ pub(super) struct ResolveArgs {
     #[arg(long)]
     force: bool,
 
-    /// Print what would be done, and do nothing
-    #[arg(long)]
-    dry_run: bool,
-
-    /// Do it without asking
-    #[arg(long)]
-    yes: bool,
+    #[command(flatten)]
+    consent: ConsentArgs,
 
     #[command(flatten)]
     journal: JournalArgs,
@@ -124,14 +118,10 @@ pub(super) fn run(args: &ResolveArgs, env: Env<'_>) -> Result<Exit, CliError> {
         in_doubt: true,
         ..Filter::default()
     };
-    let targets = {
-        let mut reader = reading::open(&path)?;
-        args.targets.find(&mut reader, in_doubt, env)?
-    };
-    let needs_yes = targets.is_bulk && !args.yes && !args.dry_run;
-    let is_trial = args.dry_run || needs_yes;
+    let targets = args.targets.find(&path, in_doubt, env)?;
+    let is_trial = args.consent.is_trial(&targets);
     let output = Output::new(args.journal.color);
-    if matches!(said, Said::NotExecuted) && !is_trial && !args.yes {
+    if matches!(said, Said::NotExecuted) && args.consent.may_ask(&targets) {
         for tool in targets.tools(|_| true) {
             let question = format!("the next call of {tool} at these entries will run");
             if hand::confirm(&question, tool)? == Some(false) {
@@ -149,7 +139,7 @@ pub(super) fn run(args: &ResolveArgs, env: Env<'_>) -> Result<Exit, CliError> {
         }
     })?;
     let exit = reports.print(&output, args.journal.json, &|report| said.words(report))?;
-    targets.require_yes(needs_yes)?;
+    args.consent.require(&targets)?;
     Ok(exit)
 }
 
@@ -173,13 +163,10 @@ fn auto(args: &ResolveArgs, path: &Path, env: Env<'_>) -> Result<Exit, CliError>
         in_doubt: true,
         ..Filter::default()
     };
-    let targets = {
-        let mut reader = reading::open(path)?;
-        args.targets.find(&mut reader, in_doubt, env)?
-    };
-    let needs_yes = targets.is_bulk && !args.yes && !args.dry_run;
+    let targets = args.targets.find(path, in_doubt, env)?;
+    let is_trial = args.consent.is_trial(&targets);
     let output = Output::new(args.journal.color);
-    let reports = hand::ask(path, &targets, &policies, &deed, args.dry_run || needs_yes)?;
+    let reports = hand::ask(path, &targets, &policies, &deed, is_trial)?;
     let exit = reports.print(&output, args.journal.json, &|report| {
         use super::view::Status;
         match report.status {
@@ -189,7 +176,7 @@ fn auto(args: &ResolveArgs, path: &Path, env: Env<'_>) -> Result<Exit, CliError>
             _ => "the command does not know: it stays in doubt".to_owned(),
         }
     })?;
-    targets.require_yes(needs_yes)?;
+    args.consent.require(&targets)?;
     Ok(exit)
 }
 

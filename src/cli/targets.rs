@@ -2,6 +2,8 @@
 //!
 //! Reads only; what may be done to them is judged again, entry by entry, when it is done.
 
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::str::FromStr;
 
 use clap::Args;
@@ -107,29 +109,60 @@ impl Targets {
         tools.dedup();
         tools
     }
+}
 
-    /// Returns the error of a command that only showed what it would do.
-    pub(super) fn require_yes(&self, needs_yes: bool) -> Result<(), CliError> {
-        if needs_yes && !self.entries.is_empty() {
+/// Flags that say whether it is really done.
+#[derive(Args, Debug)]
+pub(super) struct ConsentArgs {
+    /// Print what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Do it without asking
+    #[arg(long)]
+    yes: bool,
+}
+
+impl ConsentArgs {
+    /// Tells whether these targets are only shown what would be done to them.
+    pub(super) fn is_trial(&self, targets: &Targets) -> bool {
+        self.dry_run || self.lacks_yes(targets)
+    }
+
+    /// Tells whether it is done, and a person may be asked before.
+    pub(super) fn may_ask(&self, targets: &Targets) -> bool {
+        !self.yes && !self.is_trial(targets)
+    }
+
+    /// Returns the error of a command that only showed what it would do, since it was not told to
+    /// do it.
+    pub(super) fn require(&self, targets: &Targets) -> Result<(), CliError> {
+        if self.lacks_yes(targets) && !targets.entries.is_empty() {
             return Err(CliError::new(Kind::Failure, "nothing was done")
                 .because("these entries were not named one by one")
                 .hint("add --yes to do it"));
         }
         Ok(())
     }
+
+    fn lacks_yes(&self, targets: &Targets) -> bool {
+        targets.is_bulk && !self.yes && !self.dry_run
+    }
 }
 
 impl TargetArgs {
-    /// Finds the entries. Conditions find only those that meet `sort` as well.
+    /// Finds the entries in the journal at `path`, which is closed again. Conditions find only
+    /// those that meet `sort` as well.
     pub(super) fn find(
         &self,
-        reader: &mut Reader,
+        path: &Path,
         sort: Filter,
         env: Env<'_>,
     ) -> Result<Targets, CliError> {
+        let mut reader = reading::open(path)?;
         let workflow = settings::workflow_id(self.workflow_id.clone(), env)?;
         if self.seqs.is_empty() {
-            return self.find_by_conditions(reader, sort, workflow);
+            return self.find_by_conditions(&mut reader, sort, workflow);
         }
         let workflow = workflow.map(WorkflowId);
         let is_range = self.seqs.iter().any(|seqs| seqs.first != seqs.last);
@@ -138,14 +171,11 @@ impl TargetArgs {
             unreadable: Vec::new(),
             is_bulk: is_range,
         };
-        let mut numbers: Vec<u64> = Vec::new();
-        for number in self.seqs.iter().flat_map(|seqs| seqs.first..=seqs.last) {
-            if is_range || !numbers.contains(&number) {
-                numbers.push(number);
-            }
-        }
-        numbers.sort_unstable();
-        numbers.dedup();
+        let numbers: BTreeSet<u64> = self
+            .seqs
+            .iter()
+            .flat_map(|seqs| seqs.first..=seqs.last)
+            .collect();
         for number in numbers {
             let found = reader
                 .find(workflow.as_ref(), self.branch, Seq(number))
