@@ -4,13 +4,18 @@
 //! A bug found in one back-end becomes a check for all. Must not: know which back-end it runs
 //! against.
 
-use super::{
-    Applied, Attempt, Durability, Event, Journal, Lease, Outcome, RoundKey, Session, TaskKey,
-    Transaction, Write,
+mod rows;
+
+use rows::{
+    UID, attempt, outcome, reservation, reserve, reserve_with, settle, tx, workflow, write,
 };
-use crate::rules::entry::{Entry, GaveUp, Provenance, Status, outcome_digest};
+
+use super::{
+    Applied, Durability, Event, Journal, Lease, Outcome, RoundKey, Session, TaskKey, Transaction,
+};
+use crate::rules::entry::{Entry, GaveUp, Provenance, Status};
 use crate::rules::ids::{BranchId, Fence, HeldKey, Micros, Seq, SessionId, Window, WorkflowId};
-use crate::rules::lifecycle::{self, Reservation, Settlement, Transition};
+use crate::rules::lifecycle::{self, Settlement};
 use crate::rules::signature::{Scheme, Signature};
 
 /// Runs the whole suite; `make` returns an empty journal each time it is called. Returns how many
@@ -20,9 +25,10 @@ use crate::rules::signature::{Scheme, Signature};
 ///
 /// A check fails.
 pub fn run<J: Journal>(mut make: impl FnMut() -> J) -> usize {
-    let checks: [fn(&mut J); 16] = [
+    let checks: [fn(&mut J); 17] = [
         a_commit_keeps_and_a_drop_forgets,
         a_workflow_is_made_once_with_its_first_branch,
+        a_batch_sees_what_it_has_written,
         a_reservation_is_made_once,
         a_change_loses_against_another_status_attempt_or_fence,
         nothing_of_a_lost_write_is_kept,
@@ -42,128 +48,6 @@ pub fn run<J: Journal>(mut make: impl FnMut() -> J) -> usize {
         check(&mut make());
     }
     checks.len()
-}
-
-const UID: [u8; 16] = [7; 16];
-
-fn tx<J: Journal>(journal: &mut J) -> J::Tx<'_> {
-    journal
-        .begin(Durability::Power)
-        .expect("a transaction begins")
-}
-
-fn workflow<J: Journal>(journal: &mut J) -> BranchId {
-    let mut tx = tx(journal);
-    let made = tx
-        .create_workflow(&WorkflowId("w".into()), [1; 16], Micros(1))
-        .expect("a workflow is made");
-    tx.put_session(SessionId(1), &Session::default())
-        .expect("a session is written");
-    tx.commit().expect("it commits");
-    made.active.id
-}
-
-fn reservation(branch: BranchId, seq: u64, fence: Fence) -> Reservation {
-    Reservation {
-        branch,
-        seq: Seq(seq),
-        tool: "charge".into(),
-        scheme: Scheme::Plain,
-        signature: Signature([5; 32]),
-        fence,
-        session: SessionId(1),
-        at: Micros(10),
-        key: None,
-        call_id: None,
-    }
-}
-
-fn attempt(entry: &Entry) -> Attempt {
-    Attempt {
-        fence: entry.fence,
-        branch: entry.branch,
-        seq: entry.seq,
-        attempt: entry.attempt,
-        round: entry.round,
-        previous: None,
-        session: entry.session,
-        started_at: Micros(10),
-        scheme: entry.scheme,
-        signature: entry.signature,
-        arguments: Some(br#"{"a":1.0}"#.to_vec().into()),
-        arguments_bytes: 9,
-        is_redacted: false,
-        protocol_version: Some("2025-11-25".into()),
-        tool_revision: None,
-        policy: None,
-        traceparent: None,
-    }
-}
-
-fn write(transition: Transition) -> Write {
-    let checksum = transition.entry.checksum(&UID);
-    Write {
-        checksum,
-        attempt: None,
-        outcome: None,
-        event: None,
-        transition,
-    }
-}
-
-fn reserve(tx: &mut impl Transaction, branch: BranchId, seq: u64) -> Entry {
-    reserve_with(tx, branch, seq, |_| {})
-}
-
-fn reserve_with(
-    tx: &mut impl Transaction,
-    branch: BranchId,
-    seq: u64,
-    change: impl FnOnce(&mut Reservation),
-) -> Entry {
-    let fence = tx.next_fence().expect("a fence");
-    let mut reservation = reservation(branch, seq, fence);
-    change(&mut reservation);
-    let transition = lifecycle::reserve_new(reservation);
-    let entry = transition.entry.clone();
-    let mut write = write(transition);
-    write.attempt = Some(attempt(&entry));
-    assert_eq!(tx.apply(&write).expect("it is written"), Applied::Done);
-    entry
-}
-
-fn settle(tx: &mut impl Transaction, entry: &Entry, outcome: Outcome) -> Entry {
-    let transition = lifecycle::settle(
-        entry,
-        Settlement {
-            status: outcome.status,
-            is_error: outcome.is_error,
-            provenance: outcome.provenance,
-            digest: outcome.digest,
-            is_tombstone: false,
-            at: outcome.at,
-        },
-    )
-    .expect("a pending entry settles");
-    let after = transition.entry.clone();
-    let mut write = write(transition);
-    write.outcome = Some(outcome);
-    assert_eq!(tx.apply(&write).expect("it is written"), Applied::Done);
-    after
-}
-
-fn outcome(entry: &Entry, status: Status, body: &[u8]) -> Outcome {
-    Outcome {
-        fence: entry.fence,
-        status,
-        is_error: false,
-        provenance: Provenance::Upstream,
-        at: Micros(20),
-        digest: outcome_digest(body),
-        body: Some(body.to_vec().into()),
-        round: None,
-        task: None,
-    }
 }
 
 fn a_commit_keeps_and_a_drop_forgets<J: Journal>(journal: &mut J) {
@@ -201,6 +85,60 @@ fn a_workflow_is_made_once_with_its_first_branch<J: Journal>(journal: &mut J) {
         .expect("another is made");
     assert_ne!(other.active.id, branch);
     assert_ne!(other.number, found.number);
+}
+
+fn a_batch_sees_what_it_has_written<J: Journal>(journal: &mut J) {
+    let main = workflow(journal);
+    let name = WorkflowId("w".into());
+    let highest = |tx: &mut J::Tx<'_>, branch| {
+        let branch = tx.branch(branch).expect("it is read");
+        branch.expect("it is there").highest
+    };
+    // A batch that is given up leaves nothing behind of what it had seen.
+    let mut given_up = tx(journal);
+    reserve(&mut given_up, main, 1);
+    assert_eq!(highest(&mut given_up, main), 1);
+    drop(given_up);
+
+    let mut batch = tx(journal);
+    let active = |tx: &mut J::Tx<'_>| {
+        let workflow = tx.workflow(&name).expect("it is read");
+        workflow.expect("it is there").active
+    };
+    assert_eq!(active(&mut batch).highest, 0);
+    for seq in 1..=3 {
+        assert_eq!(batch.next_fence().expect("a fence"), Fence(seq));
+        reserve(&mut batch, main, seq);
+        assert_eq!(highest(&mut batch, main), seq);
+        assert_eq!(active(&mut batch).highest, seq);
+    }
+    let fork = batch.create_branch(1, (main, Seq(2)), Micros(9));
+    let fork = fork.expect("a branch");
+    assert_eq!(active(&mut batch), fork);
+    assert_eq!((highest(&mut batch, main), fork.highest), (3, 1));
+    reserve(&mut batch, fork.id, 4);
+    reserve(&mut batch, main, 5);
+    let other = batch.fork_workflow(&WorkflowId("v".into()), [2; 16], (main, Seq(5)), Micros(9));
+    let other = other.expect("a workflow").active;
+    assert_eq!(other.highest, 4);
+    batch
+        .set_generation(1, SessionId(1))
+        .expect("it is written");
+    let workflow = batch.workflow(&name).expect("it is read");
+    let workflow = workflow.expect("it is there");
+    assert_eq!(workflow.generation, Some(SessionId(1)));
+    assert_eq!((workflow.active.id, workflow.active.highest), (fork.id, 4));
+    reserve(&mut batch, main, 6);
+    batch.commit().expect("it commits");
+
+    let mut later = tx(journal);
+    assert_eq!(highest(&mut later, main), 6);
+    assert_eq!(highest(&mut later, fork.id), 4);
+    assert_eq!(highest(&mut later, other.id), 4);
+    assert_eq!(active(&mut later).id, fork.id);
+    assert!(later.is_gap(main, Seq(4)).expect("it is read"));
+    assert!(later.is_gap(fork.id, Seq(2)).expect("it is read"));
+    assert_eq!(later.next_fence().expect("a fence"), Fence(7));
 }
 
 fn a_reservation_is_made_once<J: Journal>(journal: &mut J) {
@@ -636,7 +574,7 @@ mod tests {
     fn the_memory_journal_conforms() {
         assert_eq!(
             run(|| MemoryJournal::new(UID, WorkflowId("own".into()))),
-            16
+            17
         );
     }
 
@@ -659,6 +597,6 @@ mod tests {
             )
             .expect("it opens")
         });
-        assert_eq!(checks, 16);
+        assert_eq!(checks, 17);
     }
 }

@@ -243,6 +243,7 @@ impl Journal for SqliteJournal {
             identity: &mut self.identity,
             failed: &mut self.failed,
             is_open: true,
+            known: Known::default(),
         })
     }
 
@@ -264,6 +265,35 @@ pub struct SqliteTransaction<'a> {
     identity: &'a mut Identity,
     failed: &'a mut Option<JournalError>,
     is_open: bool,
+    known: Known,
+}
+
+/// What a transaction has read and would read again with each call of a batch. It holds the write
+/// lock from its beginning, so nobody else can change any of it.
+#[derive(Default)]
+struct Known {
+    /// The workflow asked for last. Its active branch is as it was read: [`Known::branches`] has
+    /// it as it is.
+    workflow: Option<Workflow>,
+    branches: Vec<Branch>,
+    /// Branches whose highest seq was raised; the row is written once, before the commit.
+    raised: Vec<BranchId>,
+    highest_fence: Option<u64>,
+}
+
+impl Known {
+    fn branch(&self, id: BranchId) -> Option<Branch> {
+        self.branches.iter().find(|branch| branch.id == id).copied()
+    }
+
+    fn raise(&mut self, id: BranchId, highest: u64) {
+        for branch in self.branches.iter_mut().filter(|branch| branch.id == id) {
+            branch.highest = highest;
+        }
+        if !self.raised.contains(&id) {
+            self.raised.push(id);
+        }
+    }
 }
 
 impl Drop for SqliteTransaction<'_> {
@@ -320,6 +350,28 @@ impl SqliteTransaction<'_> {
             .prepare_cached(sql)
             .and_then(|mut statement| statement.execute(parameters))
             .map_err(|error| self.fail(&error))
+    }
+
+    /// Writes what was put off: each raised branch's highest seq.
+    fn write_raised(&mut self) -> Result<(), JournalError> {
+        for id in std::mem::take(&mut self.known.raised) {
+            if let Some(branch) = self.known.branch(id) {
+                self.run(
+                    "UPDATE branches SET highest_seq = ?2 WHERE id = ?1",
+                    params![db_int(id.0), db_int(branch.highest)],
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Before workflows or branches are written otherwise than by [`Self::raise`]: from then on
+    /// they are read again.
+    fn forget(&mut self) -> Result<(), JournalError> {
+        self.write_raised()?;
+        self.known.workflow = None;
+        self.known.branches.clear();
+        Ok(())
     }
 
     /// Writes the entry's row, if what is stored still is what the transition expects.
@@ -419,10 +471,7 @@ impl SqliteTransaction<'_> {
     fn raise(&mut self, branch: BranchId, seq: Seq) -> Result<(), JournalError> {
         let highest = self.branch(branch)?.map_or(0, |branch| branch.highest);
         if seq.0 > highest {
-            self.run(
-                "UPDATE branches SET highest_seq = ?2 WHERE id = ?1",
-                params![db_int(branch.0), db_int(seq.0)],
-            )?;
+            self.known.raise(branch, seq.0);
             if seq.0 > highest + 1 {
                 self.put_gap(branch, highest + 1, seq.0 - 1)?;
             }
@@ -488,6 +537,10 @@ impl SqliteTransaction<'_> {
                 attempt.traceparent,
             ],
         )?;
+        self.known.highest_fence = self
+            .known
+            .highest_fence
+            .map(|highest| highest.max(attempt.fence.0));
         self.put_large(
             "attempts",
             "arguments",
@@ -608,6 +661,13 @@ impl SqliteTransaction<'_> {
 
 impl Transaction for SqliteTransaction<'_> {
     fn workflow(&mut self, id: &WorkflowId) -> Result<Option<Workflow>, JournalError> {
+        if let Some(known) = self.known.workflow.as_ref().filter(|known| known.id == *id) {
+            let active = self.known.branch(known.active.id).unwrap_or(known.active);
+            return Ok(Some(Workflow {
+                active,
+                ..known.clone()
+            }));
+        }
         let found = self.one(
             "SELECT w.id, w.uid, b.id, b.workflow, b.branch, b.parent, b.forked_at, b.highest_seq, \
              w.generation FROM workflows w JOIN branches b ON b.id = w.active_branch WHERE w.workflow_id = ?1",
@@ -625,7 +685,15 @@ impl Transaction for SqliteTransaction<'_> {
                 })
             },
         )?;
-        Ok(found)
+        Ok(found.map(|mut found| {
+            // A branch that is known may have been raised since.
+            match self.known.branch(found.active.id) {
+                Some(active) => found.active = active,
+                None => self.known.branches.push(found.active),
+            }
+            self.known.workflow = Some(found.clone());
+            found
+        }))
     }
 
     fn workflow_of(&mut self, number: u64) -> Result<Option<(WorkflowId, [u8; 16])>, JournalError> {
@@ -644,6 +712,7 @@ impl Transaction for SqliteTransaction<'_> {
     ) -> Result<Workflow, JournalError> {
         // The look-up that came before trusted the index. A bad bit in there must not make a known
         // workflow new, with all its calls; there are few rows, and this is rare.
+        self.forget()?;
         let known = self.one(
             "SELECT 1 FROM workflows NOT INDEXED WHERE workflow_id = ?1",
             [&id.0],
@@ -670,11 +739,16 @@ impl Transaction for SqliteTransaction<'_> {
     }
 
     fn branch(&mut self, id: BranchId) -> Result<Option<Branch>, JournalError> {
-        self.one(
+        if let Some(branch) = self.known.branch(id) {
+            return Ok(Some(branch));
+        }
+        let found = self.one(
             "SELECT id, workflow, branch, parent, forked_at, highest_seq FROM branches WHERE id = ?1",
             [db_int(id.0)],
             |row| read_branch(row, 0),
-        )
+        )?;
+        self.known.branches.extend(found);
+        Ok(found)
     }
 
     fn create_branch(
@@ -683,6 +757,7 @@ impl Transaction for SqliteTransaction<'_> {
         parent: (BranchId, Seq),
         at: Micros,
     ) -> Result<Branch, JournalError> {
+        self.forget()?;
         self.run(
             "INSERT INTO branches (workflow, branch, parent, forked_at, highest_seq, created_at) \
              SELECT ?1, max(branch) + 1, ?2, ?3, ?3 - 1, ?4 FROM branches WHERE workflow = ?1",
@@ -710,6 +785,7 @@ impl Transaction for SqliteTransaction<'_> {
         at: Micros,
     ) -> Result<Workflow, JournalError> {
         let made = self.create_workflow(id, uid, at)?;
+        self.forget()?;
         self.run(
             "UPDATE branches SET parent = ?2, forked_at = ?3, highest_seq = ?3 - 1 WHERE id = ?1",
             params![
@@ -723,6 +799,7 @@ impl Transaction for SqliteTransaction<'_> {
     }
 
     fn set_generation(&mut self, workflow: u64, session: SessionId) -> Result<(), JournalError> {
+        self.forget()?;
         self.run(
             "UPDATE workflows SET generation = ?2 WHERE id = ?1",
             [db_int(workflow), db_int(session.0)],
@@ -962,13 +1039,16 @@ impl Transaction for SqliteTransaction<'_> {
     }
 
     fn next_fence(&mut self) -> Result<Fence, JournalError> {
+        if let Some(highest) = self.known.highest_fence {
+            return Ok(Fence(highest + 1));
+        }
         let highest = self.one("SELECT max(fence) FROM attempts", (), |row| {
             row.get::<_, Option<i64>>(0)
         })?;
-        let highest = highest.flatten().unwrap_or(0);
-        u64::try_from(highest)
-            .map(|highest| Fence(highest + 1))
-            .map_err(|_| JournalError::Damaged("a negative fence".into()))
+        let highest = u64::try_from(highest.flatten().unwrap_or(0))
+            .map_err(|_| JournalError::Damaged("a negative fence".into()))?;
+        self.known.highest_fence = Some(highest);
+        Ok(Fence(highest + 1))
     }
 
     fn apply(&mut self, write: &Write) -> Result<Applied, JournalError> {
@@ -1154,6 +1234,8 @@ impl Transaction for SqliteTransaction<'_> {
     }
 
     fn commit(mut self) -> Result<(), JournalError> {
+        // Where this fails, dropping the transaction rolls it back.
+        self.write_raised()?;
         let committed = self
             .db
             .prepare_cached("COMMIT")

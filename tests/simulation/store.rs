@@ -200,10 +200,6 @@ impl Journal for SimJournal {
     }
 }
 
-#[expect(
-    clippy::large_enum_variant,
-    reason = "the large one is the one that runs often"
-)]
 enum Inner<'a> {
     Memory(MemoryTransaction<'a>),
     Sqlite(SqliteTransaction<'a>),

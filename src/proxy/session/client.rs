@@ -395,7 +395,7 @@ impl Session {
                 if is_shielded {
                     return Step::Done;
                 }
-                if self.has_waiters(&ticket.fence) {
+                if self.has_waiters(ticket.fence) {
                     self.hurry_waiters(ticket.fence, sent_at);
                     self.say(
                         Level::Info,

@@ -220,6 +220,7 @@ impl Session {
                     look_at: now + poll,
                     until,
                 };
+                self.joining.insert(key.clone());
                 if !was_joining {
                     let said = format!("joined seq={} letter={letter}", ticket.seq);
                     self.say(Level::Info, said);

@@ -26,7 +26,7 @@ pub use ends::{Evidence, Phase, RunEnd, UpstreamEnd};
 pub use known::Known;
 pub use queue::Outgoing;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -263,6 +263,8 @@ pub struct Session {
     options: Options,
     known: Known,
     flights: HashMap<IdKey, Flight>,
+    /// Every flight that waits for another call's outcome, and some that did.
+    joining: BTreeSet<IdKey>,
     /// Which flight owns an attempt of ours.
     owners: HashMap<Fence, IdKey>,
     /// Calls that our upstream has and that are another session's by now.
@@ -361,6 +363,7 @@ impl Session {
             options,
             known: Known::default(),
             flights: HashMap::new(),
+            joining: BTreeSet::new(),
             owners: HashMap::new(),
             fenced: HashMap::new(),
             passing: HashMap::new(),

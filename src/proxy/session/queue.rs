@@ -47,15 +47,23 @@ pub struct Outgoing {
 }
 
 #[derive(Debug)]
-enum Slot {
+struct Slot {
+    /// Its number among all that there ever were.
+    token: u64,
+    content: Content,
+}
+
+#[derive(Debug)]
+enum Content {
     Ready(Outgoing),
-    Waiting { token: u64, since: Instant },
+    Waiting { since: Instant },
     Dropped,
 }
 
 /// What goes to the client, in order.
 #[derive(Debug, Default)]
 pub(super) struct DownQueue {
+    /// Ordered by their tokens.
     slots: VecDeque<Slot>,
     next_token: u64,
     waiting: usize,
@@ -64,7 +72,7 @@ pub(super) struct DownQueue {
 impl DownQueue {
     /// Adds a line of the upstream's.
     pub(super) fn pass(&mut self, line: Vec<u8>) {
-        self.slots.push_back(Slot::Ready(Outgoing {
+        self.add(Content::Ready(Outgoing {
             line,
             ticket: None,
             is_ours: false,
@@ -73,7 +81,7 @@ impl DownQueue {
 
     /// Adds a line of our own.
     pub(super) fn push(&mut self, line: Vec<u8>, ticket: Option<Ticket>) {
-        self.slots.push_back(Slot::Ready(Outgoing {
+        self.add(Content::Ready(Outgoing {
             line,
             ticket,
             is_ours: true,
@@ -82,60 +90,68 @@ impl DownQueue {
 
     /// Keeps a place for a line that is not ready.
     pub(super) fn reserve(&mut self, since: Instant) -> u64 {
+        self.waiting += 1;
+        self.add(Content::Waiting { since })
+    }
+
+    fn add(&mut self, content: Content) -> u64 {
         let token = self.next_token;
         self.next_token += 1;
-        self.waiting += 1;
-        self.slots.push_back(Slot::Waiting { token, since });
+        self.slots.push_back(Slot { token, content });
         token
     }
 
-    /// Puts the line in its place, or at the end if others had to pass.
+    /// Puts the line in its place, or at the end if the place was given up.
     pub(super) fn fill(&mut self, token: u64, line: Vec<u8>, ticket: Option<Ticket>) {
-        let ready = Slot::Ready(Outgoing {
+        let ready = Content::Ready(Outgoing {
             line,
             ticket,
             is_ours: false,
         });
-        if let Some(slot) = self.find(token) {
-            *slot = ready;
+        if let Some(content) = self.place(token) {
+            *content = ready;
             self.waiting -= 1;
         } else {
-            self.slots.push_back(ready);
+            self.add(ready);
         }
     }
 
     /// Gives up a place.
     pub(super) fn drop_slot(&mut self, token: u64) {
-        if let Some(slot) = self.find(token) {
-            *slot = Slot::Dropped;
+        if let Some(content) = self.place(token) {
+            *content = Content::Dropped;
             self.waiting -= 1;
         }
     }
 
-    fn find(&mut self, token: u64) -> Option<&mut Slot> {
-        self.slots
-            .iter_mut()
-            .find(|slot| matches!(slot, Slot::Waiting { token: held, .. } if *held == token))
+    /// Returns a place that is still kept.
+    fn place(&mut self, token: u64) -> Option<&mut Content> {
+        let index = self
+            .slots
+            .binary_search_by_key(&token, |slot| slot.token)
+            .ok()?;
+        let content = &mut self.slots[index].content;
+        matches!(content, Content::Waiting { .. }).then_some(content)
     }
 
     /// Takes the next line that may go out.
     pub(super) fn pop(&mut self, now: Instant) -> Option<Outgoing> {
         let mut index = 0;
         while index < self.slots.len() {
-            match &self.slots[index] {
-                Slot::Dropped => {
+            match &self.slots[index].content {
+                Content::Dropped => {
                     self.slots.remove(index);
                 }
-                Slot::Waiting { since, .. } => {
+                Content::Waiting { since } => {
                     if now.saturating_duration_since(*since) < HOLD_BACK_MAX {
                         return None;
                     }
                     index += 1;
                 }
-                Slot::Ready(..) => {
-                    return match self.slots.remove(index) {
-                        Some(Slot::Ready(outgoing)) => Some(outgoing),
-                        Some(Slot::Waiting { .. } | Slot::Dropped) | None => None,
+                Content::Ready(_) => {
+                    return match self.slots.remove(index)?.content {
+                        Content::Ready(outgoing) => Some(outgoing),
+                        Content::Waiting { .. } | Content::Dropped => None,
                     };
                 }
             }
@@ -148,25 +164,22 @@ impl DownQueue {
         if self.waiting == self.slots.len() {
             return None;
         }
-        self.slots
-            .iter()
-            .filter_map(|slot| match slot {
-                Slot::Waiting { since, .. } => Some(*since + HOLD_BACK_MAX),
-                Slot::Ready(..) | Slot::Dropped => None,
-            })
-            .next()
+        self.slots.iter().find_map(|slot| match slot.content {
+            Content::Waiting { since } => Some(since + HOLD_BACK_MAX),
+            Content::Ready(_) | Content::Dropped => None,
+        })
     }
 
     /// Throws all lines away: nobody reads them. Places stay, so that they can be given up.
     pub(super) fn clear(&mut self) -> Vec<Ticket> {
         let mut lost = Vec::new();
-        self.slots.retain_mut(|slot| match slot {
-            Slot::Ready(outgoing) => {
+        self.slots.retain_mut(|slot| match &mut slot.content {
+            Content::Ready(outgoing) => {
                 lost.extend(outgoing.ticket.take());
                 false
             }
-            Slot::Dropped => false,
-            Slot::Waiting { .. } => true,
+            Content::Dropped => false,
+            Content::Waiting { .. } => true,
         });
         lost
     }

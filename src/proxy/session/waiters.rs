@@ -10,47 +10,47 @@ use crate::rules::ids::Fence;
 use crate::seeded::{self, Bug};
 
 impl Session {
-    pub(super) fn has_waiters(&self, fence: &Fence) -> bool {
-        self.flights.values().any(|flight| match &flight.stage {
-            Stage::Joining { ticket, .. } => ticket.fence == *fence && !flight.is_cancelled,
-            Stage::Admitting
-            | Stage::Confirming { .. }
-            | Stage::Probing { .. }
-            | Stage::Forwarded(_)
-            | Stage::Settling(_) => false,
-        })
+    /// Returns the calls that wait for an attempt, in the order of their keys. Those that wait no
+    /// longer are forgotten: an answer is looked for among the few that wait, not among all that
+    /// are in flight.
+    fn waiting_for(&mut self, fence: Fence) -> Vec<IdKey> {
+        let mut found = Vec::new();
+        let flights = &self.flights;
+        self.joining.retain(|key| {
+            let Some(Stage::Joining { ticket, .. }) = flights.get(key).map(|flight| &flight.stage)
+            else {
+                return false;
+            };
+            if ticket.fence == fence {
+                found.push(key.clone());
+            }
+            true
+        });
+        found
+    }
+
+    /// Returns whether somebody who has not cancelled waits for the attempt.
+    pub(super) fn has_waiters(&mut self, fence: Fence) -> bool {
+        self.waiting_for(fence)
+            .iter()
+            .any(|key| !self.flights[key].is_cancelled)
     }
 
     /// Lets those who wait for an attempt look again, now.
     pub(super) fn wake_waiters(&mut self, fence: Fence, now: Instant) {
-        let mut waiting: Vec<IdKey> = self
-            .flights
-            .iter()
-            .filter(|(_, flight)| match &flight.stage {
-                Stage::Joining { ticket, .. } => ticket.fence == fence,
-                Stage::Admitting
-                | Stage::Confirming { .. }
-                | Stage::Probing { .. }
-                | Stage::Forwarded(_)
-                | Stage::Settling(_) => false,
-            })
-            .filter(|_| !seeded::has(Bug::WaitersForgotten))
-            .map(|(key, _)| key.clone())
-            .collect();
-        waiting.sort();
-        for key in waiting {
-            self.look_again(&key, now);
+        for key in self.waiting_for(fence) {
+            if !seeded::has(Bug::WaitersForgotten) {
+                self.look_again(&key, now);
+            }
         }
     }
 
     /// Lets those who wait for an attempt look again at the next tick: its caller has given up, so
     /// that from now on they wait no longer than the limit says.
     pub(super) fn hurry_waiters(&mut self, fence: Fence, at: Instant) {
-        for flight in self.flights.values_mut() {
-            if let Stage::Joining {
-                ticket, look_at, ..
-            } = &mut flight.stage
-                && ticket.fence == fence
+        for key in self.waiting_for(fence) {
+            if let Some(flight) = self.flights.get_mut(&key)
+                && let Stage::Joining { look_at, .. } = &mut flight.stage
             {
                 *look_at = at.min(*look_at);
             }
