@@ -141,6 +141,31 @@ impl SqliteJournal {
         Ok(true)
     }
 
+    /// Moves the log into the journal, as far as no reader still needs it, and waits for nobody
+    /// (SQLite, "PRAGMA wal_checkpoint", PASSIVE). For a moment in which no call is waiting: a log
+    /// that has become long is moved by a commit, and that call waits for it.
+    ///
+    /// # Errors
+    ///
+    /// What SQLite says. As after a failed commit, what is durable is unknown then, and nothing
+    /// more is written by this process.
+    pub fn move_log(&mut self) -> Result<(), JournalError> {
+        if let Some(failed) = &self.failed {
+            return Err(failed.clone());
+        }
+        (self.still_there)()?;
+        self.db
+            .query_row("PRAGMA wal_checkpoint(PASSIVE)", (), |_| Ok(()))
+            .map_err(|error| match classify(&error) {
+                JournalError::Busy => JournalError::Busy,
+                kind => {
+                    let kind = JournalError::Failed(kind.to_string());
+                    self.failed = Some(kind.clone());
+                    kind
+                }
+            })
+    }
+
     fn set_durability(&mut self, durability: Durability) -> Result<(), JournalError> {
         if self.durability != durability {
             let level = match durability {
@@ -1491,6 +1516,38 @@ mod tests {
             .query_row("SELECT count(*) FROM outcomes", (), |row| row.get(0))
             .unwrap();
         assert_eq!(rows, 0);
+    }
+
+    #[test]
+    fn a_moved_log_is_in_the_journal_itself_and_a_reader_is_not_waited_for() {
+        let world = World::empty();
+        let image = schema::empty_image([7; 16], &WorkflowId("own".into()), Micros(0)).unwrap();
+        place::create(&world.journal, &image, &world.filesystem()).unwrap();
+        let mut first = journal(&world);
+        make(&mut first, "a");
+        let without_its_log = || {
+            let copy = World::empty();
+            std::fs::copy(world.path(), copy.path()).unwrap();
+            workflows(&mut journal(&copy))
+        };
+        assert_eq!(without_its_log(), [false, false, false]);
+        first.move_log().unwrap();
+        assert_eq!(without_its_log(), [true, false, false]);
+
+        // A snapshot from before keeps what came after it in the log.
+        let reader = journal(&world);
+        reader.connection().execute_batch("BEGIN").unwrap();
+        let rows: i64 = reader
+            .connection()
+            .query_row("SELECT count(*) FROM workflows", (), |row| row.get(0))
+            .unwrap();
+        assert_eq!(rows, 1);
+        make(&mut first, "b");
+        first.move_log().unwrap();
+        assert_eq!(without_its_log(), [true, false, false]);
+        reader.connection().execute_batch("COMMIT").unwrap();
+        first.move_log().unwrap();
+        assert_eq!(without_its_log(), [true, true, false]);
     }
 
     #[test]

@@ -32,7 +32,7 @@ const ROOM_BYTES: u64 = 64 << 20;
 
 /// Pages in the write-ahead log at which a commit moves them into the journal: fewer than the
 /// log is made long for (`desk`), and rarer than one call in a hundred at 10 KB.
-const CHECKPOINT_PAGES: i64 = 2000;
+const CHECKPOINT_PAGES: i64 = 4000;
 
 /// The guard over a journal in a file.
 pub type FileGuard = Guard<SqliteJournal, Around>;

@@ -35,7 +35,14 @@ const QUICK_RUN: u32 = 8;
 const LOG_GROWS_AFTER: u32 = 8;
 
 /// How long the log is made, in pages: what it holds before a commit moves it into the journal.
-const LOG_PAGES: u32 = 2048;
+const LOG_PAGES: u32 = 4096;
+
+/// After so many batches the log is moved into the journal as soon as no call is in flight, so
+/// that none has to wait for it later. Fewer are not worth their syncs.
+const LOG_MOVES_AFTER: u32 = 200;
+
+/// How long no batch has come when the log is moved.
+const LOG_RESTS: Duration = Duration::from_millis(50);
 
 /// What came of a batch, with its ops for whoever must try again.
 pub(super) struct Answer {
@@ -92,6 +99,8 @@ enum Work {
     Batch(Batch),
     /// Make the journal's log long.
     GrowLog,
+    /// Move the log into the journal.
+    MoveLog,
 }
 
 /// Where batches are handed in.
@@ -108,6 +117,9 @@ pub(super) struct Desk {
     is_slow: bool,
     quick: u32,
     batches: u32,
+    /// Batches since the log was moved into the journal by us, and when the last one was.
+    unmoved: u32,
+    last: Instant,
 }
 
 impl Desk {
@@ -135,6 +147,10 @@ impl Desk {
                             grow_log(&shared);
                             continue;
                         }
+                        Work::MoveLog => {
+                            move_log(&shared);
+                            continue;
+                        }
                     };
                     let (answer, took) = {
                         let mut guard = shared.lock().unwrap_or_else(PoisonError::into_inner);
@@ -158,11 +174,15 @@ impl Desk {
             is_slow: true,
             quick: 0,
             batches: 0,
+            unmoved: 0,
+            last: Instant::now(),
         })
     }
 
     /// Hands a batch in. Returns its result if it was done here; else the bell rings later.
     pub(super) fn submit(&mut self, ops: Vec<Op>, reconnects: bool) -> Option<Answer> {
+        self.unmoved = self.unmoved.saturating_add(1);
+        self.last = Instant::now();
         let batch = Batch { ops, reconnects };
         // Held by the thread while it makes the log long: the loop must not wait for that.
         let shared = Arc::clone(&self.guard);
@@ -200,12 +220,26 @@ impl Desk {
             Err(SendError(work)) => Some(Answer {
                 ops: match work {
                     Work::Batch(batch) => batch.ops,
-                    Work::GrowLog => Vec::new(),
+                    Work::GrowLog | Work::MoveLog => Vec::new(),
                 },
                 result: Err(JournalError::Failed(
                     "the journal's thread has ended".into(),
                 )),
             }),
+        }
+    }
+
+    /// Returns when [`Desk::rest`] is worth a call, if no batch comes until then.
+    pub(super) fn rests_at(&self) -> Option<Instant> {
+        (self.unmoved >= LOG_MOVES_AFTER).then(|| self.last + LOG_RESTS)
+    }
+
+    /// No call is in flight: does on the thread what would hold one up.
+    pub(super) fn rest(&mut self, now: Instant) {
+        if self.rests_at().is_some_and(|at| now >= at) {
+            self.unmoved = 0;
+            // If the thread has ended, the next batch tells.
+            let _ = self.to_thread.send(Work::MoveLog);
         }
     }
 
@@ -331,6 +365,16 @@ fn grow_log(guard: &Mutex<Guarded>) {
         && let Err(error) = guard.journal().grow_log(LOG_PAGES)
     {
         tracing::debug!("the journal's log could not be made longer: {error}");
+    }
+}
+
+fn move_log(guard: &Mutex<Guarded>) {
+    let mut guard = guard.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Guarded::Open(guard) = &mut *guard
+        && let Err(error) = guard.journal().move_log()
+    {
+        // If it is final, the next batch is refused with it.
+        tracing::debug!("the journal's log could not be moved: {error}");
     }
 }
 

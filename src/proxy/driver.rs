@@ -647,7 +647,12 @@ impl Driver {
         }
         match self.session.take_ops(now) {
             Some(ops) => self.submit(ops, false, now),
-            None => false,
+            None => {
+                if let Some(desk) = self.desk.as_mut().filter(|_| !self.session.has_calls()) {
+                    desk.rest(now);
+                }
+                false
+            }
         }
     }
 
@@ -821,6 +826,11 @@ impl Driver {
         }
         if self.session.has_only_lazy_ops() && self.retry.is_none() {
             sooner(self.marks_since.unwrap_or(now) + MARK_WAIT);
+        }
+        if !self.session.has_calls()
+            && let Some(at) = self.desk.as_ref().and_then(Desk::rests_at)
+        {
+            sooner(at);
         }
         if let (Some(_), false) = (&self.ladder, self.group_over) {
             // The end of a grandchild announces itself to nobody.

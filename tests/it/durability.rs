@@ -1,6 +1,7 @@
 //! What is on the disk before which byte leaves, told by the kernel: `strace` on the real binary.
 
 use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
@@ -240,4 +241,37 @@ fn the_folder_is_synced_when_the_journal_is_made() {
     let is_synced = |line: &str| line.contains("sync(") && line.contains(&folder);
     assert!(trace.lines().any(is_synced), "no sync of {folder}");
     assert_eq!(world.effects_of("echo"), 1);
+}
+
+/// Rows of the journal's own file, without what only its log has.
+fn rows_without_the_log(world: &World) -> i64 {
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("copy.db");
+    std::fs::copy(world.journal(), &copy).unwrap();
+    let db = rusqlite::Connection::open(&copy).unwrap();
+    // A copy that was taken while the log was being moved is no database yet.
+    db.query_row("SELECT count(*) FROM entries", [], |row| row.get(0))
+        .unwrap_or(0)
+}
+
+/// A log that has become long is moved when nobody waits: else the call that comes next to it
+/// would. What is moved is what `kill -9` and a lost log would leave.
+#[test]
+fn a_long_log_is_moved_into_the_journal_when_no_call_is_in_flight() {
+    const CALLS: u64 = 120;
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    for number in 1..=CALLS {
+        assert_done(&proxy.call(&marked_call(number).seq(number)));
+    }
+    let end = Instant::now() + Duration::from_secs(20);
+    while rows_without_the_log(&world) < CALLS.cast_signed() {
+        assert!(Instant::now() < end, "the log is not moved");
+        // Other traffic goes on, and is no call.
+        proxy.assert_ping();
+    }
+    assert_done(&proxy.call(&marked_call(CALLS + 1).seq(CALLS + 1)));
+    assert_done(&proxy.call(&marked_call(1).seq(1)));
+    assert_eq!(world.effects_of("echo") as u64, CALLS + 1);
+    proxy.stop();
 }
