@@ -14,7 +14,7 @@ use super::output::{Output, SCHEMA_VERSION};
 use super::reading;
 use super::settings::{self, Env};
 use super::values;
-use crate::guard::verdict::{self, Fork};
+use crate::guard::fork::{self, Fork};
 use crate::journal::JournalError;
 use crate::proxy::books;
 use crate::rules::ids::{SEQ_MAX, Seq, WorkflowId};
@@ -105,7 +105,7 @@ pub(super) fn run(args: &ForkArgs, env: Env<'_>) -> Result<Exit, CliError> {
     };
     let start = Instant::now();
     let forked = loop {
-        match verdict::fork(&mut desk.journal, &what, &deed, books::now(), args.dry_run) {
+        match fork::fork(&mut desk.journal, &what, &deed, books::now(), args.dry_run) {
             Err(JournalError::Busy) if start.elapsed() < PATIENCE => {
                 // Nothing tells when the other writer is done.
                 std::thread::sleep(Duration::from_millis(5));

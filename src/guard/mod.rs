@@ -16,6 +16,7 @@ pub mod closing;
 mod cursor;
 #[cfg(test)]
 pub(crate) mod fixture;
+pub mod fork;
 #[cfg(test)]
 mod schedules;
 mod settle;

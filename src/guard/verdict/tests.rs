@@ -382,29 +382,3 @@ fn a_later_round_goes_back_to_its_question() {
         assert_eq!(after.fence, Fence(1));
     }
 }
-
-#[test]
-fn a_fork_shares_what_is_before_it_and_takes_no_name_twice() {
-    let (mut journal, entry) = doubt();
-    let from = |at, new: &str| Fork {
-        from: WorkflowId("own".into()),
-        branch: None,
-        at: Seq(at),
-        new: WorkflowId(new.into()),
-        uid: [9; 16],
-    };
-    let mut make = |what: &Fork, is_trial| fork(&mut journal, what, &deed(), Micros(50), is_trial);
-    assert_eq!(make(&from(2, "w2"), true), Ok(Ok(())));
-    assert_eq!(make(&from(2, "w2"), false), Ok(Ok(())));
-    assert_eq!(make(&from(2, "w2"), false), Ok(Err(NotForked::Taken)));
-    assert_eq!(make(&from(2, "own"), false), Ok(Err(NotForked::Taken)));
-    let too_far = NotForked::TooFar { highest: 1 };
-    assert_eq!(make(&from(3, "w3"), false), Ok(Err(too_far)));
-    let mut tx = journal.begin(Durability::Power).unwrap();
-    let made = tx.workflow(&WorkflowId("w2".into())).unwrap().unwrap();
-    assert_eq!(made.active.parent, Some((entry.branch, Seq(2))));
-    assert_eq!(
-        tx.entry(entry.branch, Seq(1)).unwrap().unwrap().entry,
-        entry
-    );
-}
