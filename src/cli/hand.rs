@@ -20,7 +20,8 @@ use super::reading;
 use super::targets::Targets;
 use super::values;
 use super::view::Status;
-use crate::guard::verdict::{self, Act, Deed, Owner, Refused, Ruling, Story};
+use crate::guard::story::{self, Story};
+use crate::guard::verdict::{self, Act, Deed, Owner, Refused, Ruling};
 use crate::journal::reader::Place;
 use crate::journal::{JournalError, Session};
 use crate::proxy::books;
@@ -293,7 +294,7 @@ impl Hand {
 
 impl Ledger for Hand {
     fn story(&mut self, place: (BranchId, Seq)) -> Result<Option<Story>, JournalError> {
-        verdict::story(&mut self.desk.journal, place)
+        story::story(&mut self.desk.journal, place)
     }
 
     // Nobody is fenced by a prober, so the mark need not be raised.

@@ -20,6 +20,7 @@ pub mod fork;
 #[cfg(test)]
 mod schedules;
 mod settle;
+pub mod story;
 pub mod sweep;
 pub mod verdict;
 pub mod verify;
@@ -343,11 +344,8 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
     /// # Errors
     ///
     /// As the journal's.
-    pub fn story(
-        &mut self,
-        place: (BranchId, Seq),
-    ) -> Result<Option<verdict::Story>, JournalError> {
-        verdict::story(&mut self.journal, place)
+    pub fn story(&mut self, place: (BranchId, Seq)) -> Result<Option<story::Story>, JournalError> {
+        story::story(&mut self.journal, place)
     }
 
     /// Gives a verdict on the call in doubt at a place, or tries what would come of it.

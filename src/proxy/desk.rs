@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 use super::books::{FileGuard, now};
 use super::reconcile::{self, Ledger, Probe, Settled};
-use crate::guard::verdict::{Act, Deed, Ruling, Story};
+use crate::guard::story::Story;
+use crate::guard::verdict::{Act, Deed, Ruling};
 use crate::guard::{Done, Op};
 use crate::journal::{Journal as _, JournalError, Session};
 use crate::rules::ids::{BranchId, Seq};

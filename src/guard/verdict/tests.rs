@@ -1,6 +1,7 @@
 use super::*;
 use crate::journal::memory::MemoryJournal;
 use crate::rules::entry::Unanswered;
+use crate::rules::ids::WorkflowId;
 use crate::rules::lifecycle::Reservation;
 use crate::rules::signature::{Scheme, Signature};
 

@@ -9,7 +9,8 @@
 use std::time::{Duration, Instant};
 
 use super::{Answer, EntryStory, Question, Verdict as Said, ask};
-use crate::guard::verdict::{Act, Deed, Refused, Ruling, Story, Verdict};
+use crate::guard::story::Story;
+use crate::guard::verdict::{Act, Deed, Refused, Ruling, Verdict};
 use crate::journal::JournalError;
 use crate::mcp::outcome;
 use crate::rules::entry::Provenance;
