@@ -24,6 +24,8 @@ pub struct Detail {
     pub session: Option<SessionView>,
     /// What is known about how the latest attempt ended.
     pub evidence: EvidenceView,
+    /// Answers that came too late to count, the oldest first.
+    pub stale_results: Vec<StaleView>,
     /// What happened to the entry, the oldest first.
     pub events: Vec<EventView>,
     /// The protocol revision of the call.
@@ -167,6 +169,27 @@ pub struct EvidenceView {
     /// Why no answer came, such as `timed out`, `cancelled`, or the error that answered a
     /// cancelled call.
     pub note: Option<String>,
+}
+
+/// An answer that came for an attempt which no longer owned the entry: evidence, never replayed.
+#[derive(Clone, Debug, Serialize)]
+pub struct StaleView {
+    /// When it came, or when for the first time.
+    pub at: Time,
+    /// The attempt that it answered.
+    pub attempt: Option<u64>,
+    /// The fence that it answered.
+    pub fence: Option<u64>,
+    /// The session that heard it.
+    pub session: Option<String>,
+    /// What it would have made of the entry.
+    pub status: Option<Status>,
+    /// The SHA-256 of its bytes, in hexadecimal.
+    pub digest: String,
+    /// The size of its bytes as they came.
+    pub size_bytes: u64,
+    /// Its bytes.
+    pub answer: Payload,
 }
 
 /// Something that happened to an entry.

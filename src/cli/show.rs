@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::JournalArgs;
 use super::detail::{
-    AttemptView, Detail, EventView, EvidenceView, Knowledge, Payload, SessionView,
+    AttemptView, Detail, EventView, EvidenceView, Knowledge, Payload, SessionView, StaleView,
 };
 use super::error::{CliError, Kind};
 use super::exit::Exit;
@@ -79,6 +79,7 @@ struct Document<'a> {
     evidence: &'a EvidenceView,
     session: Option<&'a SessionView>,
     attempts: &'a [AttemptView],
+    stale_results: &'a [StaleView],
     events: &'a [EventView],
     protocol: Option<&'a str>,
     policy: Option<&'a str>,
@@ -97,6 +98,7 @@ fn document<'a>(detail: &'a Detail, next: &'a [String]) -> Document<'a> {
         evidence: &detail.evidence,
         session: detail.session.as_ref(),
         attempts: &detail.attempts,
+        stale_results: &detail.stale_results,
         events: &detail.events,
         protocol: detail.protocol.as_deref(),
         policy: detail.policy.as_deref(),

@@ -15,6 +15,7 @@ use super::reading;
 use super::settings::{self, Env};
 use super::values;
 use super::view::{Time, took};
+use crate::guard::stale;
 use crate::journal::follow::{Follower, Happening, Start, What};
 use crate::proxy::books;
 use crate::rules::entry::Status;
@@ -179,6 +180,10 @@ impl Line {
                 line.detail = detail
                     .as_ref()
                     .map(|text| serde_json::from_str(text).unwrap_or_else(|_| text.clone().into()));
+                // What was answered is `show`'s to tell.
+                if let Some(Value::Object(members)) = &mut line.detail {
+                    members.retain(|name, _| !stale::MEMBERS.contains(&name.as_str()));
+                }
             }
         }
         line

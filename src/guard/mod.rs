@@ -20,6 +20,7 @@ pub mod fork;
 #[cfg(test)]
 mod schedules;
 mod settle;
+pub mod stale;
 pub mod story;
 pub mod sweep;
 pub mod verdict;

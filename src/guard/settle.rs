@@ -4,7 +4,7 @@
 //! outcome for somebody who no longer owns the entry: that is kept as a `stale_result`.
 
 use super::admit::Ticket;
-use super::{Done, Note, Surroundings, Visit};
+use super::{Done, Note, Surroundings, Visit, stale};
 use crate::journal::{
     Applied, JournalError, Outcome, Payload, RoundKey, Stored, TaskKey, Transaction,
 };
@@ -32,6 +32,11 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// Returns what is kept of it where it came too late to count.
+    fn stale(&self) -> String {
+        stale::detail(self.status, &self.body, self.is_kept)
+    }
+
     /// Returns the entry as this answer settles it, and what is stored of the answer.
     fn settle(&self, entry: &Entry, at: Micros) -> Result<(Transition, Outcome), Illegal> {
         let digest = outcome_digest(&self.body);
@@ -247,17 +252,12 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
     fn stale(&mut self, settlement: &Settlement) -> Result<(), JournalError> {
         let ticket = settlement.ticket();
         let detail = match settlement {
-            Settlement::Answered { answer, .. } => format!(
-                "{{\"status\":\"{}\",\"digest\":\"{}\",\"bytes\":{}}}",
-                answer.status.name(),
-                hex(&outcome_digest(&answer.body)),
-                answer.body.len()
-            ),
+            Settlement::Answered { answer, .. } => answer.stale(),
             Settlement::Void { detail, .. }
             | Settlement::Lost { detail, .. }
             | Settlement::Overdue { detail, .. } => detail.clone(),
         };
-        self.note(&about(ticket, "stale_result", detail))
+        self.note(&about(ticket, stale::KIND, detail))
     }
 
     pub(super) fn task_end(
@@ -301,12 +301,4 @@ fn about(ticket: Ticket, kind: &'static str, detail: String) -> Note {
         detail: Some(detail),
         merges: false,
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

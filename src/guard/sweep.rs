@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 
+use super::stale::{self, Stale};
 use crate::journal::{
     Applied, Durability, Event, Journal, JournalError, Stored, Transaction, Write,
 };
@@ -29,7 +30,15 @@ const BATCH_BYTES_MAX: u64 = 8 << 20;
 const ATTEMPTS_MAX: usize = 10_000;
 
 /// Members of an event's detail that may hold what a payload held.
-const EVIDENCE: [&str; 6] = ["stderr_tail", "body", "result", "error", "output", "answer"];
+const EVIDENCE: [&str; 7] = [
+    "stderr_tail",
+    "body",
+    "result",
+    "error",
+    "output",
+    stale::MEMBERS[0],
+    stale::MEMBERS[1],
+];
 
 /// What a sweep has done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -216,7 +225,8 @@ impl Sweep {
     }
 }
 
-/// Returns an entry's attempts, the size of their payloads, and whether what they hold is what was
+/// Returns an entry's attempts, the size of their payloads (stale answers among them, which may
+/// come after it was buried), and whether what they hold is what was
 /// recorded. `None` if its chain can't be followed.
 fn look(
     tx: &mut impl Transaction,
@@ -224,9 +234,8 @@ fn look(
     uid: &[u8; 16],
 ) -> Result<Option<(Vec<Fence>, u64, bool)>, JournalError> {
     let entry = &stored.entry;
-    let mut holds = stored.checksum == entry.checksum(uid);
-    let mut fences = voided_rounds(tx, stored)?;
-    let mut bytes = 0;
+    let (mut fences, mut bytes, mut holds) = beside_the_chain(tx, stored)?;
+    holds &= stored.checksum == entry.checksum(uid);
     let mut next = Some(entry.fence);
     while let Some(fence) = next {
         let attempt = match tx.attempt(fence) {
@@ -265,11 +274,24 @@ fn look(
     Ok(Some((fences, bytes, holds)))
 }
 
-/// Returns the rounds that were voided: they have left the chain and still hold their arguments.
-fn voided_rounds(tx: &mut impl Transaction, stored: &Stored) -> Result<Vec<Fence>, JournalError> {
+/// Returns the rounds that were voided, which have left the chain and still hold their arguments,
+/// the bytes of stale answers, and whether those are what was recorded.
+fn beside_the_chain(
+    tx: &mut impl Transaction,
+    stored: &Stored,
+) -> Result<(Vec<Fence>, u64, bool), JournalError> {
     let entry = &stored.entry;
     let mut fences = Vec::new();
+    let mut bytes = 0;
+    let mut holds = true;
     for row in tx.events(entry.branch, entry.seq)? {
+        if let Some(stale) = Stale::of(&row.event) {
+            bytes += stale
+                .answer
+                .as_ref()
+                .map_or(0, |answer| answer.len() as u64);
+            holds &= stale.holds();
+        }
         let Some(fence) = row.event.fence else {
             continue;
         };
@@ -285,7 +307,7 @@ fn voided_rounds(tx: &mut impl Transaction, stored: &Stored) -> Result<Vec<Fence
     }
     fences.sort_unstable();
     fences.dedup();
-    Ok(fences)
+    Ok((fences, bytes, holds))
 }
 
 /// Returns an event's detail without what may hold a payload; `None` if it holds nothing of it.

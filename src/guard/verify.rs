@@ -12,6 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::stale::Stale;
 use crate::journal::cannot_use::CannotUse;
 use crate::journal::key::Key;
 use crate::journal::mark;
@@ -523,6 +524,13 @@ impl Inspection<'_> {
                 row.id, event.kind
             );
             self.add("event", place, Some(fence), what);
+        }
+        if Stale::of(event).is_some_and(|stale| !stale.holds()) {
+            let what = format!(
+                "the bytes of the stale answer in event {} are not those that were recorded",
+                row.id
+            );
+            self.add("digest", place, event.fence, what);
         }
         if let Some(session) = event.session
             && !self.sessions.has(session.0)

@@ -532,11 +532,16 @@ fn a_payload_is_dropped_and_what_it_is_told_by_stays<J: Journal>(journal: &mut J
         tx.places_after(Some((branch, Seq(2))), 9).expect("places"),
         [(branch, Seq(5))]
     );
+    let kept = format!("{{\"answer\":\"{}\"}}", "\\u2028 \\\\ x".repeat(30_000));
     let note = Event {
         entry: Some((branch, Seq(1))),
-        ..event("outcome_unknown")
+        detail: Some(kept.clone()),
+        merge_key: Some("m".into()),
+        ..event("stale_result")
     };
     tx.event(&note).expect("an event is written");
+    let row = tx.events(branch, Seq(1)).expect("events").remove(0);
+    assert_eq!(row.event.detail, Some(kept));
     let fence = entries[0].fence;
     assert_eq!(tx.payload_bytes(fence).expect("a size"), 9 + 7);
     let buried = lifecycle::bury(&entries[0]).expect("it is settled");
@@ -544,6 +549,8 @@ fn a_payload_is_dropped_and_what_it_is_told_by_stays<J: Journal>(journal: &mut J
     tx.drop_payload(fence).expect("it is dropped");
     let row = tx.events(branch, Seq(1)).expect("events").remove(0);
     tx.put_detail(row.id, "{}").expect("it is written");
+    // What is counted later brings nothing of it back.
+    tx.event(&note).expect("it is counted");
     assert_eq!(tx.payload_bytes(fence).expect("a size"), 0);
     let attempt = tx.attempt(fence).expect("read").expect("it is there");
     assert_eq!((attempt.arguments, attempt.arguments_bytes), (None, 9));
@@ -557,7 +564,7 @@ fn a_payload_is_dropped_and_what_it_is_told_by_stays<J: Journal>(journal: &mut J
     assert!(stored.entry.is_tombstone);
     assert_eq!(stored.checksum, stored.entry.checksum(&UID));
     let row = tx.events(branch, Seq(1)).expect("events").remove(0);
-    assert_eq!(row.event.detail.as_deref(), Some("{}"));
+    assert_eq!((row.event.detail.as_deref(), row.count), (Some("{}"), 2));
     // The others keep theirs.
     assert_eq!(tx.payload_bytes(entries[1].fence).expect("a size"), 16);
     tx.commit().expect("it commits");

@@ -21,6 +21,7 @@ mod call;
 mod cancel;
 mod desk_decide;
 mod desk_fork;
+mod desk_late;
 mod desk_read;
 mod desk_reopen;
 mod desk_resolve;

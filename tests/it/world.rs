@@ -115,6 +115,18 @@ impl World {
             .count()
     }
 
+    /// Whether any file beside the journal, or the journal itself, holds the text.
+    pub(crate) fn files_hold(&self, text: &str) -> bool {
+        std::fs::read_dir(self.journal().parent().unwrap())
+            .unwrap()
+            .any(|file| {
+                contains(
+                    &std::fs::read(file.unwrap().path()).unwrap(),
+                    text.as_bytes(),
+                )
+            })
+    }
+
     /// Runs a command of the operator's on this world's journal.
     pub(crate) fn operator(&self, words: &[&str]) -> Output {
         let mut command = self.command(checkpoint());

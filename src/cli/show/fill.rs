@@ -4,9 +4,12 @@
 
 use serde_json::Value;
 
-use crate::cli::detail::{AttemptView, Detail, EventView, EvidenceView, Payload, SessionView};
+use crate::cli::detail::{
+    AttemptView, Detail, EventView, EvidenceView, Payload, SessionView, StaleView,
+};
 use crate::cli::reading;
 use crate::cli::view::{EntryView, Status, Time};
+use crate::guard::stale::{self, Stale};
 use crate::journal::reader::{AttemptRow, Whole};
 use crate::journal::{EventRow, Session};
 use crate::proxy::books;
@@ -45,6 +48,11 @@ pub(in crate::cli) fn detail(whole: Whole) -> Detail {
             .session
             .map(|(id, session, is_live)| session_view(id, session, is_live)),
         evidence,
+        stale_results: whole
+            .events
+            .iter()
+            .filter_map(|row| stale_view(row, &whole.attempts))
+            .collect(),
         events: whole
             .events
             .iter()
@@ -150,6 +158,29 @@ fn evidence(entry: &EntryView, events: &[EventRow]) -> EvidenceView {
     evidence
 }
 
+fn stale_view(row: &EventRow, attempts: &[AttemptRow]) -> Option<StaleView> {
+    let event = &row.event;
+    let stale = Stale::of(event)?;
+    Some(StaleView {
+        at: Time(event.at.0),
+        attempt: attempt_of(event.fence, attempts),
+        fence: event.fence.map(|fence| fence.0),
+        session: event.session.map(|session| session.to_string()),
+        status: stale.status.map(reading::status),
+        digest: stale.digest,
+        size_bytes: stale.size_bytes,
+        answer: stale.answer.map_or(Payload::Gone, Payload::Stored),
+    })
+}
+
+/// Returns the number of the attempt with that fence.
+fn attempt_of(fence: Option<Fence>, attempts: &[AttemptRow]) -> Option<u64> {
+    let attempt = attempts
+        .iter()
+        .find(|attempt| Some(attempt.fence) == fence)?;
+    Some(attempt.attempt)
+}
+
 fn event_view(row: &EventRow, attempts: &[AttemptRow]) -> EventView {
     let event = &row.event;
     let detail = json(row);
@@ -162,8 +193,9 @@ fn event_view(row: &EventRow, attempts: &[AttemptRow]) -> EventView {
     let rest = match &detail {
         Value::Object(members) => {
             let mut names: Vec<&str> = members.keys().map(String::as_str).collect();
-            // The stderr tail has a place of its own.
+            // The stderr tail and a stale answer have places of their own.
             names.retain(|name| *name != "stderr_tail" && *name != "by");
+            names.retain(|name| !stale::MEMBERS.contains(name));
             names.retain(|name| reason.is_none() || *name != "reason");
             words(&detail, &names)
         }
@@ -174,10 +206,7 @@ fn event_view(row: &EventRow, attempts: &[AttemptRow]) -> EventView {
         last_at: (row.count > 1).then_some(Time(row.last_at.0)),
         count: row.count,
         kind: event.kind.clone(),
-        attempt: event.fence.and_then(|fence| {
-            let attempt = attempts.iter().find(|attempt| attempt.fence == fence)?;
-            Some(attempt.attempt)
-        }),
+        attempt: attempt_of(event.fence, attempts),
         session: event.session.map(|session| session.to_string()),
         letter: event.letter.map(|letter| format!("@{letter}")),
         by,

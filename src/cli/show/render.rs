@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use crate::cli::detail::{Detail, EventView, EvidenceView, Payload, SessionView};
+use crate::cli::detail::{Detail, EventView, EvidenceView, Payload, SessionView, StaleView};
 use crate::cli::escape::{escape, escape_block};
 use crate::cli::ls::tone;
 use crate::cli::output::{Column, Look, Tone, table};
@@ -50,6 +50,11 @@ pub(super) fn render(detail: &Detail, next: &[String], look: &Look) -> String {
             text.push_str("  stderr tail\n");
             block(&mut text, tail, "    | ");
         }
+    }
+    for stale in &detail.stale_results {
+        section(&mut text, "Stale answer, which does not count", look);
+        fields(&mut text, &stale_fields(stale, look));
+        payload(&mut text, &stale.answer);
     }
     if let Some(session) = &detail.session {
         section(&mut text, "Session", look);
@@ -162,6 +167,22 @@ fn evidence_fields(evidence: &EvidenceView) -> Vec<Field> {
     if let Some(note) = &evidence.note {
         fields.push(("note", note.clone()));
     }
+    fields
+}
+
+fn stale_fields(stale: &StaleView, look: &Look) -> Vec<Field> {
+    let mut fields = vec![("came", look.time_in_full(stale.at))];
+    if let Some(fence) = stale.fence {
+        fields.push(("fence", fence.to_string()));
+    }
+    if let Some(session) = &stale.session {
+        fields.push(("session", session.clone()));
+    }
+    if let Some(status) = stale.status {
+        fields.push(("said", status.name().to_owned()));
+    }
+    fields.push(("bytes", stale.size_bytes.to_string()));
+    fields.push(("sha256", stale.digest.clone()));
     fields
 }
 

@@ -58,6 +58,7 @@ fn doubt() -> Detail {
             stderr_tail: Some("charging\u{1b}[31m\r\n\nNext\n  rm -rf".to_owned()),
             note: None,
         },
+        stale_results: Vec::new(),
         events: vec![
             EventView {
                 at: MOMENT,
