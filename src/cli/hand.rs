@@ -50,6 +50,10 @@ pub(super) struct DeedArgs {
     /// File that shows it; its name, size and SHA-256 are kept, not its content
     #[arg(long, value_name = "FILE", help_heading = "Record")]
     pub(super) evidence: Option<PathBuf>,
+
+    /// Where more of it is found: a ticket, an address, a number in another system
+    #[arg(long, value_name = "TEXT", value_parser = values::parse_id, help_heading = "Record")]
+    pub(super) reference: Option<String>,
 }
 
 impl DeedArgs {
@@ -75,6 +79,7 @@ impl DeedArgs {
             by: self.by.clone().unwrap_or_else(user),
             reason: self.reason.clone(),
             evidence,
+            reference: self.reference.clone(),
             probe: None,
         })
     }

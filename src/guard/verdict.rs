@@ -94,6 +94,8 @@ pub struct Deed {
     pub reason: Option<String>,
     /// A file that shows it: its name, its size in bytes, its SHA-256 in hexadecimal.
     pub evidence: Option<(String, u64, String)>,
+    /// Where more of it is found: a ticket, an address, a number in another system.
+    pub reference: Option<String>,
     /// What a prober said and was seen to do, as a JSON object.
     pub probe: Option<String>,
 }
@@ -120,6 +122,9 @@ impl Deed {
             add("evidence", json::quote(file));
             add("evidence_bytes", size_bytes.to_string());
             add("evidence_sha256", json::quote(sha256));
+        }
+        if let Some(reference) = &self.reference {
+            add("reference", json::quote(reference));
         }
         if let Some(probe) = &self.probe {
             add("probe", probe.clone());

@@ -189,3 +189,41 @@ fn a_verdict_and_an_outcome_at_once_have_one_winner() {
     }
     assert!(verdicts > 0, "{verdicts} verdicts, {answers} answers");
 }
+
+/// Where more is found is kept with the verdict, as are who and why.
+#[test]
+fn a_verdict_carries_its_evidence_and_its_reference() {
+    let world = World::new();
+    let mut proxy = held(&world, &[]);
+    std::fs::write(world.path("proof"), "abc").unwrap();
+    let words = ["--force", "--evidence", "proof", "--reference", "INC-4711"];
+    run(&world, 0, &[&FORCED[..], &words].concat());
+    // Who looks later adds to it; nothing of what was said is changed.
+    run(
+        &world,
+        0,
+        &["delivered", "1", "--reference", "mail of 3 May"],
+    );
+    come(&world, &mut proxy);
+    proxy.stop();
+    let shown = world.show_json(1);
+    let details: Vec<&str> = shown["events"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|event| event["detail"].as_str())
+        .collect();
+    for (count, part) in [
+        (2, "reference INC-4711"),
+        (2, "evidence proof"),
+        (2, "evidence bytes 3"),
+        (2, "evidence sha256 ba7816bf8f01cfea"),
+        (1, "reference mail of 3 May"),
+    ] {
+        let told = details.iter().filter(|detail| detail.contains(part));
+        assert_eq!(told.count(), count, "{part} in {details:?}");
+    }
+    for bad in ["", &"x".repeat(513)] {
+        run(&world, 2, &["delivered", "1", "--reference", bad]);
+    }
+}
