@@ -138,6 +138,27 @@ fn a_completed_verdict_without_a_result_is_replayed_as_synthetic() {
     }
 }
 
+/// An operator need not know which revision the caller speaks: the stateless one asks for a member.
+#[test]
+fn a_result_that_was_given_is_legal_in_the_stateless_revision() {
+    for result in [Some(RESULT), None] {
+        let world = World::new();
+        let mut proxy = world.proxy().start();
+        let call = Call::charge(1).seq(1).modern();
+        proxy.call(&call.script(json!({"die": "after_effect"})));
+        assert_eq!(proxy.wait_code(), 69);
+        let mut words = vec!["resolve", "1", "--completed", "--reason", "seen"];
+        words.extend(result.iter().flat_map(|result| ["--result", *result]));
+        run(&world, 0, &words);
+        let mut proxy = world.proxy().start();
+        let answer = proxy.call_line(&Call::charge(2).seq(1).modern());
+        let given: Value = serde_json::from_str(&result_bytes(&answer)).unwrap();
+        assert_eq!(given["resultType"], "complete", "{given}");
+        proxy.stop();
+        assert_eq!(world.effects_of("charge"), 1);
+    }
+}
+
 #[test]
 fn a_failed_verdict_is_replayed_as_that_error() {
     let world = doubts(&[1]);

@@ -11,7 +11,7 @@ use crate::mcp::reply::{
     with_result_type,
 };
 use crate::rules::decide::Decision;
-use crate::rules::entry::{Entry, Status};
+use crate::rules::entry::{Entry, Provenance, Status};
 use crate::rules::ids::Micros;
 use crate::rules::signature::Signature;
 
@@ -235,8 +235,9 @@ impl Session {
         let is_error = outcome.status == Status::Failed;
         let adapted;
         // What was legal for its caller is so for another of the same era, whatever it is; the
-        // result of an ended task was no answer to a call yet.
+        // result of an ended task was no answer to a call yet, nor was what an operator gave.
         let is_same_era = ended.is_none()
+            && outcome.provenance == Provenance::Upstream
             && is_stateless_version(replay.protocol_version.as_deref()) == flight.is_stateless;
         let payload = if is_error {
             Raw::Error(body)
