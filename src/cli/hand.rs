@@ -215,6 +215,7 @@ pub(super) fn ask(
             let act = Act::Resolve {
                 verdict: verdict::Verdict::StillUnknown,
                 forces: false,
+                open: None,
             };
             hand.act(place_of, &act, deed, true)?
         } else {

@@ -15,7 +15,7 @@ use super::settings::{self, Env};
 use super::targets::{ConsentArgs, TargetArgs};
 use super::verdict_json;
 use crate::guard::verdict::{Act, Verdict};
-use crate::rules::entry::{Entry, Provenance};
+use crate::rules::entry::{Entry, Provenance, Status};
 use crate::rules::policy::ThreadId;
 
 /// Say what became of calls that were cut off
@@ -27,8 +27,12 @@ use crate::rules::policy::ThreadId;
 /// With --auto the policy's reconcile command of each tool is asked, and believed only if it is
 /// clear; an upstream that may still act is waited for first.
 ///
-/// A range of seqs or a condition prints what would be done, and does it with --yes. What can't be
-/// done is reported, and does not stop the rest; the exit code is then 1.
+/// A call that waits for its client's answer (INPUT_REQUIRED) or runs as a task (ACCEPTED) is not
+/// in doubt, as it may yet go on. Where it can't, name its seq and add --force.
+///
+/// A range of seqs or a condition takes only what is in doubt: it prints what would be done, and
+/// does it with --yes. What can't be done is reported, and does not stop the rest; the exit code is
+/// then 1.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "checkpoint resolve [OPTIONS] <VERDICT> --reason <TEXT> <SEQ>...
@@ -96,7 +100,8 @@ pub(super) struct ResolveArgs {
     #[command(flatten)]
     deed: DeedArgs,
 
-    /// Take an entry from an owner that may still act; what that one still hears is kept as stale
+    /// Take an entry from an owner that may still act, or one named by its seq from a question or a
+    /// task that nobody will end; what still comes of it is kept as stale
     #[arg(long)]
     force: bool,
 
@@ -133,9 +138,11 @@ pub(super) fn run(args: &ResolveArgs, env: Env<'_>) -> Result<Exit, CliError> {
     let name = format!("resolve {}", said.name());
     let how = "--force fences it";
     let reports = hand::carry_out(&path, &targets, &name, how, &deed, is_trial, &|entry| {
+        let is_open = matches!(entry.status, Status::InputRequired | Status::Accepted);
         Act::Resolve {
             verdict: said.verdict(entry),
             forces: args.force,
+            open: (is_open && !targets.is_bulk).then_some(entry.fence),
         }
     })?;
     let exit = reports.print(&output, args.journal.json, &|report| said.words(report))?;
@@ -253,7 +260,10 @@ impl Said {
                 "the next round of the call will run".to_owned()
             }
             Self::NotExecuted => format!("the next call of seq {} will run", report.seq),
-            Self::StillUnknown => "it stays in doubt; recorded".to_owned(),
+            Self::StillUnknown if report.status == super::view::Status::Pending => {
+                "it stays in doubt; recorded".to_owned()
+            }
+            Self::StillUnknown => "it stays as it is; recorded".to_owned(),
         }
     }
 }

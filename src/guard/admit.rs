@@ -528,15 +528,32 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                 .tx
                 .branch(branch)?
                 .is_some_and(|branch| branch.workflow == workflow.number);
-            if in_workflow
-                && entry.fence == fence
-                && entry.status == Status::InputRequired
-                && self.is_same(entry, call.signature)
-            {
+            if !in_workflow || !self.is_same(entry, call.signature) {
+                continue;
+            }
+            let is_open = entry.fence == fence && entry.status == Status::InputRequired;
+            if is_open || self.is_taken_from(entry, fence)? {
                 return Ok(Some(stored));
             }
         }
         Ok(None)
+    }
+
+    /// Tells whether an operator's verdict stands in the place of the question that was asked
+    /// under this fence: its answer comes too late, and means that entry all the same.
+    fn is_taken_from(&mut self, entry: &Entry, asked: Fence) -> Result<bool, JournalError> {
+        if entry.fence <= asked {
+            return Ok(false);
+        }
+        let mut attempt = |fence| match self.tx.attempt(fence) {
+            Ok(attempt) => Ok(attempt),
+            Err(JournalError::Unreadable(_)) => Ok(None),
+            Err(error) => Err(error),
+        };
+        let (Some(now), Some(then)) = (attempt(entry.fence)?, attempt(asked)?) else {
+            return Ok(false);
+        };
+        Ok(now.previous == Some(asked) && (now.attempt, now.round) == (then.attempt, then.round))
     }
 
     /// The guard: most duplicates come from a caller that gave up and asks again (contract,

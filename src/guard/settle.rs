@@ -9,7 +9,7 @@ use crate::journal::{
     Applied, JournalError, Outcome, Payload, RoundKey, Stored, TaskKey, Transaction,
 };
 use crate::rules::entry::{Entry, Provenance, Status, Unanswered, outcome_digest};
-use crate::rules::ids::Micros;
+use crate::rules::ids::{Fence, Micros, SessionId};
 use crate::rules::lifecycle::{self, Asked, Illegal, Transition};
 use crate::rules::signature::Signature;
 use crate::seeded::{self, Bug};
@@ -266,14 +266,23 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         created_at: Option<&str>,
         answer: &Answer,
     ) -> Result<Done, JournalError> {
-        for (stored, task) in self.tx.by_task(task_id)? {
+        let mut taken = None;
+        for (stored, fence, task) in self.tx.by_task(task_id)? {
             let entry = &stored.entry;
-            let is_it = entry.status == Status::Accepted
-                && match created_at {
-                    Some(created_at) => task.created_at == created_at,
-                    None => self.session == Some(entry.session),
-                };
+            let is_it = match created_at {
+                Some(created_at) => task.created_at == created_at,
+                None => {
+                    let maker = self.session_of(entry, fence)?;
+                    maker.is_some() && maker == self.session
+                }
+            };
             if !is_it || stored.checksum != entry.checksum(&self.uid) {
+                continue;
+            }
+            if entry.fence != fence && self.is_unended(fence)? {
+                taken = Some((entry.branch, entry.seq, fence));
+            }
+            if entry.fence != fence || entry.status != Status::Accepted {
                 continue;
             }
             let Ok((mut transition, outcome)) = answer.settle(entry, self.now) else {
@@ -289,7 +298,45 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             self.write(transition, None, Some(outcome), None)?;
             return Ok(Done::Settled(self.now));
         }
+        if let Some((branch, seq, fence)) = taken {
+            // A client asks after a task many times, and is told the same each time.
+            let place = format!("{branch}/{seq}/{fence}");
+            let mut event = self.event(&Note {
+                kind: stale::KIND,
+                entry: Some((branch, seq, Some(fence))),
+                letter: None,
+                detail: Some(answer.stale()),
+                merges: false,
+            });
+            event.merge_key = Some(stale::merge_key(&place, &outcome_digest(&answer.body)));
+            self.tx.event(&event)?;
+        }
         Ok(Done::Noted)
+    }
+
+    /// Returns the session that reserved an attempt of the entry.
+    fn session_of(
+        &mut self,
+        entry: &Entry,
+        fence: Fence,
+    ) -> Result<Option<SessionId>, JournalError> {
+        if entry.fence == fence {
+            return Ok(Some(entry.session));
+        }
+        match self.tx.attempt(fence) {
+            Ok(attempt) => Ok(attempt.map(|attempt| attempt.session)),
+            Err(JournalError::Unreadable(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Tells whether the task of an attempt was taken from it before its end was seen.
+    fn is_unended(&mut self, fence: Fence) -> Result<bool, JournalError> {
+        match self.tx.task_end(fence) {
+            Ok(end) => Ok(end.is_none()),
+            Err(JournalError::Unreadable(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -11,7 +11,7 @@
 
 use crate::journal::Event;
 use crate::json;
-use crate::rules::entry::{Status, outcome_digest};
+use crate::rules::entry::{OutcomeDigest, Status, outcome_digest};
 
 /// The kind of the event.
 pub const KIND: &str = "stale_result";
@@ -89,6 +89,12 @@ impl Stale {
             answer.len() as u64 == self.size_bytes && hex(&outcome_digest(answer)) == self.digest
         })
     }
+}
+
+/// Returns by what equal stale ends of one task are told: never by the bytes, which `gc` must be
+/// able to empty.
+pub(super) fn merge_key(place: &str, digest: &OutcomeDigest) -> String {
+    format!("{KIND}|{place}|{}", hex(digest))
 }
 
 fn hex(bytes: &[u8]) -> String {

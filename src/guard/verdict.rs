@@ -4,9 +4,10 @@
 //! compare and change, with an event that says who did what, when and why. So it is safe beside
 //! proxies that run: whoever comes second loses by comparison, and is told so.
 //!
-//! Invariants: what does not hold is never ruled on; an entry whose owner may still act is taken
-//! away from it first, under a new fence, and only where that was asked for; an outcome that was
-//! there stays with its attempt.
+//! Invariants: what does not hold is never ruled on; an entry on which somebody may still act is
+//! taken away first, under a new fence, and only where that was asked for
+//! ([`crate::rules::ruling`]); an outcome, a question or a handle that was there stays with its
+//! attempt.
 //!
 //! Must not: know where a verdict comes from, or how it is shown.
 
@@ -18,6 +19,7 @@ use crate::json;
 use crate::rules::entry::{Entry, Provenance, Status, outcome_digest};
 use crate::rules::ids::{BranchId, Fence, Micros, Seq, SessionId};
 use crate::rules::lifecycle::{self, Asked, Settlement, Transition};
+use crate::rules::ruling::{self, Against, Claim, Way};
 
 /// What is known about whoever may still act on an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,12 +74,14 @@ impl Verdict {
 /// What is to be done to an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// A verdict on a call in doubt.
+    /// A verdict on a call in doubt, or by force on one that is open.
     Resolve {
         /// The verdict.
         verdict: Verdict,
-        /// An owner that may still act is fenced instead of being a reason to refuse.
+        /// Whoever may still act is fenced instead of being a reason to refuse.
         forces: bool,
+        /// The entry was named by its seq and seen to be a question or a task under this fence.
+        open: Option<Fence>,
     },
     /// One more attempt of a settled entry.
     Reopen,
@@ -150,6 +154,12 @@ pub enum Refused {
         /// Why that matters.
         why: &'static str,
     },
+    /// It is a question or a task, and nothing was forced.
+    #[error("it is {}, {}", was.name(), open_words(*was))]
+    Open {
+        /// Where it stands.
+        was: Status,
+    },
     /// Its session holds its lock.
     #[error("session {session} is live and may still settle it")]
     Live {
@@ -179,12 +189,24 @@ const fn alive_words(is_known: bool) -> &'static str {
     }
 }
 
+const fn open_words(was: Status) -> &'static str {
+    match was {
+        Status::InputRequired => "so its client may yet answer the question",
+        Status::Accepted
+        | Status::Pending
+        | Status::Completed
+        | Status::Failed
+        | Status::Voided
+        | Status::Denied => "so its upstream may yet end the task",
+    }
+}
+
 impl Refused {
     /// Tells whether forcing would have done it.
     #[must_use]
     pub const fn is_forcible(&self) -> bool {
         match self {
-            Self::Live { .. } | Self::UpstreamAlive { .. } => true,
+            Self::Live { .. } | Self::UpstreamAlive { .. } | Self::Open { .. } => true,
             Self::Absent | Self::Quarantined | Self::NotNow { .. } | Self::Changed => false,
         }
     }
@@ -239,7 +261,18 @@ pub fn rule<J: Journal>(
     };
     let before = stored.entry.clone();
     let after = match act {
-        Act::Resolve { verdict, forces } => desk.resolve(&stored, verdict, *forces, ask)?,
+        Act::Resolve {
+            verdict,
+            forces,
+            open,
+        } => {
+            let claim = Claim {
+                settles: *verdict != Verdict::StillUnknown,
+                forces: *forces,
+                open: *open,
+            };
+            desk.resolve(&stored, verdict, claim, ask)?
+        }
         Act::Reopen => desk.reopen(&stored)?,
         Act::Deliver => desk.deliver(&stored)?,
     };
@@ -276,40 +309,57 @@ impl<T: Transaction> Desk<'_, T> {
         &mut self,
         stored: &Stored,
         verdict: &Verdict,
-        forces: bool,
+        claim: Claim,
         ask: AskOwner<'_>,
     ) -> Result<Judged, JournalError> {
         let entry = &stored.entry;
         if !self.holds(stored) {
             return Ok(Err(Refused::Quarantined));
         }
-        if entry.status != Status::Pending {
-            let why = match entry.status {
-                Status::Completed | Status::Failed | Status::Denied => {
-                    "so nothing is in doubt; `reopen` allows one more attempt"
-                }
-                Status::Voided => "so the next call runs anyway",
-                Status::InputRequired => "so its upstream waits for the client",
-                Status::Accepted => "so its upstream runs it as a task",
-                Status::Pending => "which is in doubt",
-            };
-            return Ok(Err(Refused::NotNow {
-                was: entry.status,
-                why,
-            }));
-        }
-        let refused = self.owner(entry, ask)?;
-        let mut entry = entry.clone();
-        match refused {
-            Some(refused) if !forces => return Ok(Err(refused)),
-            // Without an owner there is nobody to be fenced, whether it was forced or not.
-            None => {}
-            Some(_) => match self.take_away(&entry)? {
-                Ok(taken) => entry = taken,
-                Err(refused) => return Ok(Err(refused)),
+        let was = entry.status;
+        let owner = match was {
+            Status::Pending => self.owner(entry, ask)?,
+            Status::Completed
+            | Status::Failed
+            | Status::InputRequired
+            | Status::Accepted
+            | Status::Voided
+            | Status::Denied => None,
+        };
+        let refused = match ruling::way(was, entry.fence, owner.is_some(), claim) {
+            Ok(Way::Rule) => return self.rule_on(entry, was, verdict),
+            Ok(Way::FenceFirst) => {
+                return match self.take_away(entry)? {
+                    Ok(taken) => self.rule_on(&taken, was, verdict),
+                    Err(refused) => Ok(Err(refused)),
+                };
+            }
+            Ok(Way::Note) => {
+                let event = self.resolved(entry, was, verdict);
+                self.tx.event(&event)?;
+                return Ok(Ok(entry.clone()));
+            }
+            Err(Against::Owned) => owner.unwrap_or(Refused::Changed),
+            Err(Against::Open) => Refused::Open { was },
+            Err(Against::Changed) => Refused::Changed,
+            Err(Against::NotNamed | Against::Settled) => Refused::NotNow {
+                was,
+                why: match was {
+                    Status::Completed | Status::Failed | Status::Denied => {
+                        "so nothing is in doubt; `reopen` allows one more attempt"
+                    }
+                    Status::Voided => "so the next call runs anyway",
+                    Status::InputRequired => {
+                        "so its upstream waits for the client; name its seq to end that by force"
+                    }
+                    Status::Accepted => {
+                        "so its upstream runs it as a task; name its seq to end that by force"
+                    }
+                    Status::Pending => "which is in doubt",
+                },
             },
-        }
-        self.rule_on(&entry, verdict)
+        };
+        Ok(Err(refused))
     }
 
     /// Returns who may still act on the entry, as a reason to refuse.
@@ -359,18 +409,36 @@ impl<T: Transaction> Desk<'_, T> {
         self.write(transition, Some(attempt), None, event)
     }
 
-    fn rule_on(&mut self, entry: &Entry, verdict: &Verdict) -> Result<Judged, JournalError> {
-        let detail = self
-            .deed
-            .detail(Some(verdict.name()), entry.status, self.was_fenced);
-        let event = self.event("resolved", entry, entry.fence, detail);
+    fn resolved(&self, entry: &Entry, was: Status, verdict: &Verdict) -> Event {
+        let detail = self.deed.detail(Some(verdict.name()), was, self.was_fenced);
+        self.event("resolved", entry, entry.fence, detail)
+    }
+
+    /// Gives the verdict on a PENDING entry; `was`: where it stood before it was taken away.
+    fn rule_on(
+        &mut self,
+        entry: &Entry,
+        was: Status,
+        verdict: &Verdict,
+    ) -> Result<Judged, JournalError> {
+        let event = self.resolved(entry, was, verdict);
         let (status, body, is_error, provenance) = match verdict {
             Verdict::StillUnknown => {
                 self.tx.event(&event)?;
                 return Ok(Ok(entry.clone()));
             }
             Verdict::NotExecuted => {
-                let asked = self.asked_before(entry)?;
+                // A round that did not run leads back to its question. A question that is given up
+                // leads nowhere: the call starts over.
+                let asked = match was {
+                    Status::Pending => self.asked_before(entry)?,
+                    Status::InputRequired
+                    | Status::Accepted
+                    | Status::Completed
+                    | Status::Failed
+                    | Status::Voided
+                    | Status::Denied => None,
+                };
                 return match lifecycle::void(entry, self.now, asked) {
                     Ok(transition) => self.write(transition, None, None, event),
                     Err(_) => Ok(Err(Refused::Quarantined)),
@@ -426,8 +494,12 @@ impl<T: Transaction> Desk<'_, T> {
             let why = match entry.status {
                 Status::Pending => "so there is nothing to reopen; `resolve` gives a verdict",
                 Status::Voided => "so the next call runs anyway",
-                Status::InputRequired => "so its upstream waits for the client",
-                Status::Accepted => "so its upstream runs it as a task",
+                Status::InputRequired => {
+                    "so its upstream waits for the client; `resolve --force` ends that"
+                }
+                Status::Accepted => {
+                    "so its upstream runs it as a task; `resolve --force` ends that"
+                }
                 Status::Completed | Status::Failed | Status::Denied => "which is settled",
             };
             return Ok(Err(Refused::NotNow {

@@ -11,7 +11,8 @@ use rows::{
 };
 
 use super::{
-    Applied, Durability, Event, Journal, Lease, Outcome, RoundKey, Session, TaskKey, Transaction,
+    Applied, Attempt, Durability, Event, Journal, Lease, Outcome, RoundKey, Session, TaskKey,
+    Transaction, Write,
 };
 use crate::rules::entry::{Entry, GaveUp, Provenance, Status};
 use crate::rules::ids::{BranchId, Fence, HeldKey, Micros, Seq, SessionId, Window, WorkflowId};
@@ -401,12 +402,39 @@ fn questions_and_tasks_are_found_again<J: Journal>(journal: &mut J) {
     let accepted = settle(&mut tx, &accepted, handle.clone());
     let found = tx.by_task("t-1").expect("read");
     assert_eq!(found.len(), 1);
-    assert_eq!((found[0].0.entry.seq, &found[0].1), (Seq(2), &task));
+    assert_eq!((found[0].0.entry.seq, &found[0].2), (Seq(2), &task));
+    assert_eq!(found[0].1, accepted.fence);
     let end = outcome(&accepted, Status::Completed, b"{\"content\":[]}");
     settle(&mut tx, &accepted, end.clone());
     assert_eq!(tx.outcome(accepted.fence).expect("read"), Some(handle));
     assert_eq!(tx.task_end(accepted.fence).expect("read"), Some(end));
     assert_eq!(tx.task_end(asked.fence).expect("read"), None);
+
+    // Whoever takes the entry away leaves the handle with the fence that gave it.
+    let given = reserve(&mut tx, branch, 3);
+    let handle = Outcome {
+        task: Some(TaskKey {
+            id: "t-2".into(),
+            ..task
+        }),
+        ..outcome(&given, Status::Accepted, b"{\"task\":{}}")
+    };
+    let given = settle(&mut tx, &given, handle);
+    let fence = tx.next_fence().expect("a fence");
+    let taken = lifecycle::take_away(&given, fence).expect("it is open");
+    let moved = Attempt {
+        previous: Some(given.fence),
+        ..attempt(&taken.entry)
+    };
+    let taken = Write {
+        attempt: Some(moved),
+        ..write(taken)
+    };
+    assert_eq!(tx.apply(&taken).expect("written"), Applied::Done);
+    let found = tx.by_task("t-2").expect("read");
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].1, given.fence);
+    assert_eq!(found[0].0.entry, taken.transition.entry);
 }
 
 fn event(kind: &str) -> Event {

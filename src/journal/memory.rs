@@ -310,15 +310,16 @@ impl Transaction for MemoryTransaction<'_> {
             .collect())
     }
 
-    fn by_task(&mut self, task_id: &str) -> Result<Vec<(Stored, TaskKey)>, JournalError> {
+    fn by_task(&mut self, task_id: &str) -> Result<Vec<(Stored, Fence, TaskKey)>, JournalError> {
         Ok(self
             .work
-            .entries
+            .outcomes
             .values()
-            .filter_map(|stored| {
-                let outcome = self.work.outcomes.get(&stored.entry.fence)?;
-                let task = outcome.task.clone()?;
-                (task.id == task_id).then(|| (stored.clone(), task))
+            .filter_map(|outcome| {
+                let task = outcome.task.clone().filter(|task| task.id == task_id)?;
+                let attempt = self.work.attempts.get(&outcome.fence)?;
+                let stored = self.work.entries.get(&(attempt.branch, attempt.seq))?;
+                Some((stored.clone(), outcome.fence, task))
             })
             .collect())
     }

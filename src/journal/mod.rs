@@ -534,12 +534,13 @@ pub trait Transaction {
     /// The journal can't be read.
     fn by_state(&mut self, state: &[u8; 32]) -> Result<Vec<(BranchId, Seq, Fence)>, JournalError>;
 
-    /// Returns the entry whose current outcome is the handle of that task.
+    /// Returns the entries that have answered with the handle of that task, each with the fence
+    /// under which it did, which it may have left since; by fence.
     ///
     /// # Errors
     ///
     /// The journal can't be read.
-    fn by_task(&mut self, task_id: &str) -> Result<Vec<(Stored, TaskKey)>, JournalError>;
+    fn by_task(&mut self, task_id: &str) -> Result<Vec<(Stored, Fence, TaskKey)>, JournalError>;
 
     /// Returns the outcome of an attempt's round.
     ///

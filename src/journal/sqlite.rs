@@ -934,7 +934,7 @@ impl Transaction for SqliteTransaction<'_> {
         )
     }
 
-    fn by_task(&mut self, task_id: &str) -> Result<Vec<(Stored, TaskKey)>, JournalError> {
+    fn by_task(&mut self, task_id: &str) -> Result<Vec<(Stored, Fence, TaskKey)>, JournalError> {
         let tasks: Vec<(u64, TaskKey)> = self.all(
             "SELECT fence, task_id, task_at FROM outcomes INDEXED BY outcomes_task \
              WHERE task_id IS NOT NULL AND task_id = ?1 ORDER BY fence",
@@ -954,13 +954,13 @@ impl Transaction for SqliteTransaction<'_> {
             let stored = self.one(
                 &format!(
                     "SELECT {ENTRY_COLUMNS} FROM entries WHERE (branch_id, seq) = \
-                     (SELECT branch_id, seq FROM attempts WHERE fence = ?1) AND fence = ?1"
+                     (SELECT branch_id, seq FROM attempts WHERE fence = ?1)"
                 ),
                 [db_int(fence)],
                 read_entry,
             )?;
             if let Some(stored) = stored {
-                found.push((stored, task));
+                found.push((stored, Fence(fence), task));
             }
         }
         Ok(found)

@@ -326,25 +326,36 @@ pub fn lose(entry: &Entry, reason: Unanswered) -> Result<Transition, Illegal> {
     })
 }
 
-/// Returns the PENDING entry taken from its owner: it stands under a new fence, so that whatever
-/// the owner still writes loses by comparison, and nobody waits for it any more.
+/// Returns the open entry taken from whoever may still act on it: it is PENDING under a new fence,
+/// so that whatever comes from there loses by comparison, and nobody waits for it any more. A
+/// question or a task's handle stays with the fence before.
 ///
 /// # Errors
 ///
-/// The entry is not PENDING.
+/// The entry is neither PENDING, nor a question, nor a task.
 pub fn take_away(entry: &Entry, fence: Fence) -> Result<Transition, Illegal> {
-    if entry.status != Status::Pending {
-        return Err(Illegal {
-            change: "fencing its owner",
-            status: entry.status,
-        });
+    match entry.status {
+        Status::Pending | Status::InputRequired | Status::Accepted => {}
+        Status::Completed | Status::Failed | Status::Voided | Status::Denied => {
+            return Err(Illegal {
+                change: "fencing its owner",
+                status: entry.status,
+            });
+        }
     }
     Ok(Transition {
         expect: expect(entry),
         entry: Entry {
+            status: Status::Pending,
             fence,
             unanswered: Some(Unanswered::Fenced),
             gave_up: entry.gave_up.or(Some(GaveUp::Gone)),
+            completed_at: None,
+            delivered_at: None,
+            is_error: false,
+            provenance: None,
+            digest: None,
+            is_tombstone: false,
             ..entry.clone()
         },
     })
@@ -514,7 +525,8 @@ mod tests {
         for status in Status::ALL {
             let is_pending = status == Status::Pending;
             let entry = entry(status);
-            assert_eq!(take_away(&entry, Fence(9)).is_ok(), is_pending);
+            let is_open = is_pending || matches!(status, Status::InputRequired | Status::Accepted);
+            assert_eq!(take_away(&entry, Fence(9)).is_ok(), is_open, "{status:?}");
             for to in Status::ALL {
                 let legal = is_pending && matches!(to, Status::Completed | Status::Failed);
                 assert_eq!(rule(&entry, settlement(to)).is_ok(), legal, "{to:?}");
@@ -551,6 +563,30 @@ mod tests {
         let ruled = rule(&taken, settlement(Status::Completed)).unwrap().entry;
         assert_eq!((ruled.fence, ruled.unanswered), (Fence(9), None));
         assert_eq!(ruled.gave_up, Some(GaveUp::Gone));
+    }
+
+    /// What is left in the row is that of a call without an outcome, whose next answer is its
+    /// first: the question or the handle stays where it was given.
+    #[test]
+    fn a_question_or_a_task_that_is_taken_away_is_pending_and_clean() {
+        for status in [Status::InputRequired, Status::Accepted] {
+            let mut open = entry(status);
+            open.digest = Some([7; 32]);
+            open.provenance = Some(Provenance::Upstream);
+            open.completed_at = Some(Micros(3));
+            open.delivered_at = Some(Micros(4));
+            let end = settle(&entry(Status::Accepted), settlement(Status::Completed)).unwrap();
+            let taken = take_away(&open, Fence(9)).unwrap();
+            assert_eq!(taken.expect, expect(&open));
+            let mut clean = entry(Status::Pending);
+            clean.fence = Fence(9);
+            clean.unanswered = Some(Unanswered::Fenced);
+            clean.gave_up = Some(GaveUp::Gone);
+            assert_eq!(taken.entry, clean);
+            assert_ne!(end.expect, expect(&clean));
+            let voided = void(&clean, Micros(9), None).unwrap().entry;
+            assert_eq!(voided.status, Status::Voided);
+        }
     }
 
     #[test]

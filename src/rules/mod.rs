@@ -15,5 +15,6 @@ pub mod ids;
 pub mod lifecycle;
 pub mod policy;
 pub mod retention;
+pub mod ruling;
 pub mod signature;
 pub mod units;

@@ -22,6 +22,7 @@ mod cancel;
 mod desk_decide;
 mod desk_fork;
 mod desk_late;
+mod desk_open;
 mod desk_read;
 mod desk_reopen;
 mod desk_resolve;

@@ -276,7 +276,7 @@ impl Transaction for SimTx<'_> {
     fn by_state(&mut self, state: &[u8; 32]) -> Result<Vec<(BranchId, Seq, Fence)>, JournalError> {
         each!(self, tx => tx.by_state(state))
     }
-    fn by_task(&mut self, task_id: &str) -> Result<Vec<(Stored, TaskKey)>, JournalError> {
+    fn by_task(&mut self, task_id: &str) -> Result<Vec<(Stored, Fence, TaskKey)>, JournalError> {
         each!(self, tx => tx.by_task(task_id))
     }
     fn outcome(&mut self, fence: Fence) -> Result<Option<Outcome>, JournalError> {

@@ -31,6 +31,19 @@ pub(super) fn legal_commands(
             add("resolve", &format!("--not-executed {REASON}"));
             add("resolve", &format!("--still-unknown {REASON}"));
         }
+        // Most will go on by themselves; these are for one that can't.
+        Knowledge::InputRequired | Knowledge::Accepted => {
+            add(
+                "resolve",
+                &format!("--completed --result @result.json {REASON} --force"),
+            );
+            add(
+                "resolve",
+                &format!("--failed --error @error.json {REASON} --force"),
+            );
+            add("resolve", &format!("--not-executed {REASON} --force"));
+            add("resolve", &format!("--still-unknown {REASON}"));
+        }
         Knowledge::AnsweredUndelivered => {
             add("delivered", "");
             add("reopen", REASON);
@@ -40,13 +53,16 @@ pub(super) fn legal_commands(
         | Knowledge::NeverSent
         | Knowledge::Running
         | Knowledge::SentUnanswered
-        | Knowledge::InputRequired
-        | Knowledge::Accepted
         | Knowledge::NotExecuted
         | Knowledge::Reopened => {}
     }
     if entry.quarantined && exists("verify") {
         lines.push(target.journal_line("verify"));
+    }
+    // Nothing may be said of what does not hold; a new workflow leaves it behind.
+    if entry.quarantined && exists("fork") {
+        let start = format!("fork --from {} --new-workflow NEW", entry.seq);
+        lines.push(target.line(&start, REASON));
     }
     if exists("decide") {
         let tool = quote(&entry.tool);

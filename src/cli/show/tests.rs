@@ -253,6 +253,15 @@ fn only_legal_commands_that_exist_are_named() {
     assert_eq!(names(&detail, |_| true), ["delivered", "reopen", "decide"]);
     detail.entry.delivered_at = Some(MOMENT);
     assert_eq!(names(&detail, |_| true), ["reopen", "decide"]);
+    for open in [Status::InputRequired, Status::Accepted] {
+        detail.entry.status = open;
+        assert_eq!(names(&detail, |name| name == "resolve"), resolve);
+        let lines = next::legal_commands(&detail, &target, |name| name == "resolve");
+        for line in lines {
+            // What changes something is by force; a note is not.
+            assert_ne!(line.contains("--force"), line.contains("--still-unknown"));
+        }
+    }
     detail.entry.quarantined = true;
-    assert_eq!(names(&detail, |_| true), ["verify", "decide"]);
+    assert_eq!(names(&detail, |_| true), ["verify", "fork", "decide"]);
 }

@@ -1,4 +1,8 @@
 use super::*;
+use crate::guard::Op;
+use crate::guard::fixture::{World, answer, call, calls_of_every_sort, reserve};
+use crate::guard::stale::Stale;
+use crate::guard::verify::verify;
 use crate::journal::memory::MemoryJournal;
 use crate::rules::entry::Unanswered;
 use crate::rules::ids::WorkflowId;
@@ -121,6 +125,7 @@ fn resolve(verdict: Verdict) -> Act {
     Act::Resolve {
         verdict,
         forces: false,
+        open: None,
     }
 }
 
@@ -128,6 +133,7 @@ fn forced(verdict: Verdict) -> Act {
     Act::Resolve {
         verdict,
         forces: true,
+        open: None,
     }
 }
 
@@ -338,6 +344,157 @@ fn an_outcome_is_delivered_by_other_means_once() {
     assert_eq!(stored(&mut journal, &entry).entry, after);
     let again = act(&mut journal, &entry, &Act::Deliver, GONE);
     assert!(matches!(again, Ruling::Refused(Refused::NotNow { .. })));
+}
+
+fn by_force(verdict: Verdict, fence: Fence) -> Act {
+    Act::Resolve {
+        verdict,
+        forces: true,
+        open: Some(fence),
+    }
+}
+
+fn at(seq: u64) -> (BranchId, Seq) {
+    (BranchId(1), Seq(seq))
+}
+
+/// Acts on a journal in a file, with nobody else there.
+fn act_on(world: &World, seq: u64, act: &Act) -> Ruling {
+    let mut ask = |_: SessionId, _: Option<&Session>| GONE;
+    let mut journal = world.journal();
+    rule(
+        &mut journal,
+        at(seq),
+        act,
+        &deed(),
+        Micros(9_000),
+        &mut ask,
+        false,
+    )
+    .unwrap()
+}
+
+fn findings(world: &World) -> Vec<String> {
+    let mut found = Vec::new();
+    verify(
+        &world.path,
+        &mut |finding| found.push(finding.what),
+        &mut |_| {},
+    )
+    .unwrap();
+    found
+}
+
+/// Seq 5 is a question, seq 7 a task, in a history that `verify` walks through the lifecycle.
+#[test]
+fn what_is_open_is_taken_by_name_and_force_and_its_history_holds() {
+    let failed = Verdict::Failed {
+        body: br#"{"code":1,"message":"no"}"#.to_vec().into(),
+        provenance: Provenance::Operator,
+    };
+    for (verdict, status) in [
+        (completed(), Status::Completed),
+        (failed, Status::Failed),
+        (Verdict::NotExecuted, Status::Voided),
+    ] {
+        for (seq, was) in [(5, Status::InputRequired), (7, Status::Accepted)] {
+            let world = World::new();
+            let mut guard = calls_of_every_sort(&world);
+            let fence = {
+                let mut journal = world.journal();
+                let mut tx = journal.begin(Durability::Process).unwrap();
+                let before = tx.entry(at(seq).0, at(seq).1).unwrap().unwrap().entry;
+                assert_eq!(before.status, was);
+                before.fence
+            };
+            for (act, is_forcible) in [
+                (resolve(verdict.clone()), false),
+                (forced(verdict.clone()), false),
+                (by_force(verdict.clone(), Fence(fence.0 + 1)), false),
+                (
+                    Act::Resolve {
+                        verdict: verdict.clone(),
+                        forces: false,
+                        open: Some(fence),
+                    },
+                    true,
+                ),
+            ] {
+                let Ruling::Refused(refused) = act_on(&world, seq, &act) else {
+                    panic!("{act:?}")
+                };
+                assert_eq!(refused.is_forcible(), is_forcible, "{refused}");
+            }
+            let ruling = act_on(&world, seq, &by_force(verdict.clone(), fence));
+            assert!(
+                matches!(&ruling, Ruling::Done { was_fenced: true, before, .. }
+                    if before.status == was),
+                "{ruling:?}"
+            );
+            let after = done(ruling);
+            assert_eq!((after.status, after.attempt), (status, 1));
+            assert!(after.fence > fence);
+            // The task's end comes after all: once for each time that it is asked for.
+            for at in [9_100, 9_200] {
+                let end = Op::TaskEnd {
+                    task_id: "t-7".into(),
+                    created_at: Some("then".into()),
+                    answer: answer(Status::Completed, "{\"late\":1.0}"),
+                };
+                guard.run(&[end], Micros(at)).unwrap();
+            }
+            let mut journal = world.journal();
+            let mut tx = journal.begin(Durability::Process).unwrap();
+            let now = tx.entry(at(seq).0, at(seq).1).unwrap().unwrap().entry;
+            assert_eq!(now, after);
+            let events = tx.events(at(seq).0, at(seq).1).unwrap();
+            let told: Vec<(&str, u64)> = events
+                .iter()
+                .map(|row| (row.event.kind.as_str(), row.count))
+                .collect();
+            let mut expected = vec![("fenced", 1), ("resolved", 1)];
+            if was == Status::Accepted {
+                expected.push(("stale_result", 2));
+                let row = events.last().unwrap();
+                assert_eq!(row.event.fence, Some(fence));
+                let stale = Stale::of(&row.event).unwrap();
+                assert_eq!(stale.answer.as_deref(), Some(&b"{\"late\":1.0}"[..]));
+            }
+            assert_eq!(told, expected);
+            drop(tx);
+            assert_eq!(findings(&world), [""; 0], "{status:?} on {was:?}");
+            if status == Status::Voided {
+                reserve(&mut guard, call(Some(seq), "{\"anew\":1}"), 9_300);
+                assert_eq!(findings(&world), [""; 0]);
+            }
+        }
+    }
+}
+
+/// A note changes nothing, so the next round is still the question's, and the task's end counts.
+#[test]
+fn a_note_on_what_is_open_takes_it_from_nobody() {
+    let world = World::new();
+    let mut guard = calls_of_every_sort(&world);
+    let entry = |seq: u64| {
+        let mut journal = world.journal();
+        let mut tx = journal.begin(Durability::Process).unwrap();
+        tx.entry(at(seq).0, at(seq).1).unwrap().unwrap().entry
+    };
+    for seq in [5, 7] {
+        let before = entry(seq);
+        let note = by_force(Verdict::StillUnknown, before.fence);
+        assert_eq!(done(act_on(&world, seq, &note)), before);
+        assert_eq!(entry(seq), before);
+    }
+    let end = Op::TaskEnd {
+        task_id: "t-7".into(),
+        created_at: Some("then".into()),
+        answer: answer(Status::Failed, "{}"),
+    };
+    guard.run(&[end], Micros(9_100)).unwrap();
+    assert_eq!(entry(7).status, Status::Failed);
+    assert_eq!(findings(&world), [""; 0]);
 }
 
 /// A round that was not executed leads back to its question, also where its owner was fenced.

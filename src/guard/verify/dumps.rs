@@ -68,6 +68,7 @@ fn filled() -> World {
         let act = Act::Resolve {
             verdict,
             forces: true,
+            open: None,
         };
         let ruling = rule(
             &mut journal,
