@@ -80,6 +80,15 @@ fn a_fenced_owners_late_answer_is_kept_as_it_came_until_it_is_buried() {
         "{said}"
     );
     run(&world, 0, &["verify"]);
+    // What was answered is told by `show` alone.
+    for json in [&[][..], &["--json"]] {
+        let words = [&["tail", "--from-start", "--no-follow"], json].concat();
+        let told = run(&world, 0, &words);
+        assert!(
+            told.contains("COMPLETED") && !told.contains(CANARY),
+            "{told}"
+        );
+    }
 
     assert!(world.files_hold(CANARY));
     run(&world, 0, &["gc", "--older-than", "0s"]);
