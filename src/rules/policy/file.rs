@@ -14,7 +14,7 @@ use toml::de::{DeTable, DeValue};
 use super::fields::FIELDS;
 use super::set::Table;
 use super::values::Wrong;
-use super::{Glob, Policy, PolicySet};
+use super::{Glob, Policy, PolicySet, ReconcileBy};
 use crate::json::quote;
 use crate::rules::ids::Window;
 
@@ -209,6 +209,18 @@ impl Reader<'_> {
             policy.trusts_idempotent_hint = false;
         }
         self.check(&place, &policy, &fields, Some(name.span()));
+        // Asking the tool itself would do again what is in doubt.
+        if let Some(at) = fields.get("reconcile")
+            && let Some(ReconcileBy::Tool(asked)) = policy.reconcile.as_ref().map(|one| &one.by)
+            && asked.tool == tool
+        {
+            self.wrong(
+                at.clone(),
+                format!("{place}.reconcile.tool"),
+                "expected another tool, one that only reads; asking this one could do it again"
+                    .to_owned(),
+            );
+        }
         let journal = fields
             .contains_key("journal")
             .then_some(policy.is_journaled);

@@ -25,7 +25,7 @@ pub use file::{PolicyError, ThreadId};
 pub use glob::Glob;
 pub use pointer::Pointer;
 pub use reconcile::{
-    RECONCILE_TIMEOUT_DEFAULT, Reconcile, ReconcileBy, ReconcileTool, Shape, ToolVerdict,
+    Condition, RECONCILE_TIMEOUT_DEFAULT, Reconcile, ReconcileBy, ReconcileTool, Shape, ToolVerdict,
 };
 pub use set::{InForce, PolicySet};
 pub use template::{InvalidKey, KeySource, Template, covers_equal, derive_key};

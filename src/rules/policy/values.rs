@@ -9,7 +9,9 @@ use serde_json::{Map, Value, json};
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::reconcile::{RECONCILE_TIMEOUT_DEFAULT, Reconcile, ReconcileBy, ReconcileTool, Shape};
+use super::reconcile::{
+    Condition, RECONCILE_TIMEOUT_DEFAULT, Reconcile, ReconcileBy, ReconcileTool, Shape,
+};
 use super::template::{KeySource, Template};
 use super::{
     Delivery, InDoubtScope, OnCancel, OnFailure, OnInFlight, OnLostLease, OnRevisionChange,
@@ -281,7 +283,15 @@ pub(super) fn show_pass_key(pass_key: &PassKey) -> Value {
 }
 
 pub(super) fn reconcile(value: &Spanned<DeValue<'_>>) -> Result<Reconcile, Wrong> {
-    let known = &["command", "tool", "arguments", "completed_when", "timeout"];
+    let known = &[
+        "command",
+        "tool",
+        "arguments",
+        "completed_when",
+        "not_executed_when",
+        "result",
+        "timeout",
+    ];
     let members = Members::of(value, known)?;
     let command = members.get("command", command)?;
     let tool = members.get("tool", |value| match text(value)? {
@@ -295,26 +305,43 @@ pub(super) fn reconcile(value: &Spanned<DeValue<'_>>) -> Result<Reconcile, Wrong
         },
         other => Err(Wrong::expected("a table", other)),
     })?;
-    let completed_when = members.get("completed_when", |value| {
+    let completed_when = members.get("completed_when", condition)?;
+    let not_executed_when = members.get("not_executed_when", condition)?;
+    let result = members.get("result", |value| {
         Pointer::parse(text(value)?).map_err(Wrong::new)
     })?;
     let timeout = members.get("timeout", some_duration)?;
     let by = match (command, tool) {
         (Some(command), None) => {
-            if arguments.is_some() || completed_when.is_some() {
-                return Err(Wrong::new(
-                    "expected no arguments and completed_when beside a command: they are a tool's",
-                ));
+            let strays = [
+                ("arguments", arguments.is_some()),
+                ("completed_when", completed_when.is_some()),
+                ("not_executed_when", not_executed_when.is_some()),
+                ("result", result.is_some()),
+            ];
+            if let Some((name, _)) = strays.into_iter().find(|(_, is_there)| *is_there) {
+                let why = format!("expected no {name} beside a command: it is a tool's");
+                return Err(Wrong::new(why));
             }
             ReconcileBy::Command(command)
         }
-        (None, Some(tool)) => ReconcileBy::Tool(ReconcileTool {
-            tool,
-            arguments: arguments.unwrap_or_default(),
-            completed_when: completed_when.ok_or_else(|| {
+        (None, Some(tool)) => {
+            let completed_when = completed_when.ok_or_else(|| {
                 Wrong::new("expected completed_when = \"/json/pointer\" beside a tool")
-            })?,
-        }),
+            })?;
+            if not_executed_when.as_ref() == Some(&completed_when) {
+                return Err(Wrong::new(
+                    "expected a not_executed_when that is another than completed_when",
+                ));
+            }
+            ReconcileBy::Tool(ReconcileTool {
+                tool,
+                arguments: arguments.unwrap_or_default(),
+                completed_when,
+                not_executed_when,
+                result,
+            })
+        }
         _ => {
             return Err(Wrong::new(
                 "expected either command = [\"PROGRAM\"] or tool = \"NAME\"",
@@ -325,6 +352,10 @@ pub(super) fn reconcile(value: &Spanned<DeValue<'_>>) -> Result<Reconcile, Wrong
         by,
         timeout: timeout.unwrap_or(RECONCILE_TIMEOUT_DEFAULT),
     })
+}
+
+fn condition(value: &Spanned<DeValue<'_>>) -> Result<Condition, Wrong> {
+    Condition::parse(text(value)?).map_err(Wrong::new)
 }
 
 fn command(value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, Wrong> {
@@ -399,11 +430,20 @@ fn shape(value: &Spanned<DeValue<'_>>) -> Result<Shape, Wrong> {
 pub(super) fn show_reconcile(reconcile: &Reconcile) -> Value {
     let mut shown = match &reconcile.by {
         ReconcileBy::Command(command) => json!({ "command": command }),
-        ReconcileBy::Tool(tool) => json!({
-            "tool": tool.tool,
-            "arguments": show_members(&tool.arguments),
-            "completed_when": tool.completed_when.to_string(),
-        }),
+        ReconcileBy::Tool(tool) => {
+            let mut shown = json!({
+                "tool": tool.tool,
+                "arguments": show_members(&tool.arguments),
+                "completed_when": tool.completed_when.to_string(),
+            });
+            if let Some(condition) = &tool.not_executed_when {
+                shown["not_executed_when"] = json!(condition.to_string());
+            }
+            if let Some(pointer) = &tool.result {
+                shown["result"] = json!(pointer.to_string());
+            }
+            shown
+        }
     };
     shown["timeout"] = show_duration(reconcile.timeout);
     shown

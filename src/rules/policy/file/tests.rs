@@ -147,7 +147,7 @@ fn every_field_is_read() {
 fn odd_names_read_back() {
     let text = r#"[tools.t]
         pass_key = { meta = true }
-        reconcile = { tool = "a\"\u0001", arguments = { "x y" = "{/p~1q}", z = [1.5, -2, {}, "é{{}}"] }, completed_when = "/a b" }
+        reconcile = { tool = "a\"\u0001", arguments = { "x y" = "{/p~1q}", z = [1.5, -2, {}, "é{{}}"] }, completed_when = "!/a b", not_executed_when = "/c\"", result = "/~0" }
         "#;
     let policy = set(text).for_tool("t").as_ref().clone();
     assert_eq!(policy.pass_key, Some(PassKey::Meta));
@@ -427,7 +427,31 @@ fn errors_name_the_line_the_field_and_what_was_expected() {
         ),
         (
             "[tools.t]\nreconcile = { command = [\"x\"], completed_when = \"/x\" }",
-            "2: tools.t.reconcile: expected no arguments and completed_when beside a command: they are a tool's",
+            "2: tools.t.reconcile: expected no completed_when beside a command: it is a tool's",
+        ),
+        (
+            "[tools.t]\nreconcile = { command = [\"x\"], result = \"/x\" }",
+            "2: tools.t.reconcile: expected no result beside a command: it is a tool's",
+        ),
+        (
+            "[tools.t]\nreconcile = { tool = \"f\", completed_when = \"x\" }",
+            "2: tools.t.reconcile.completed_when: expected a JSON pointer that begins with /",
+        ),
+        (
+            "[tools.t]\nreconcile = { tool = \"f\", completed_when = \"/x\", not_executed_when = true }",
+            "2: tools.t.reconcile.not_executed_when: expected a string, not true",
+        ),
+        (
+            "[tools.t]\nreconcile = { tool = \"f\", completed_when = \"/x\", not_executed_when = \"/x\" }",
+            "2: tools.t.reconcile: expected a not_executed_when that is another than completed_when",
+        ),
+        (
+            "[tools.t]\nreconcile = { tool = \"f\", completed_when = \"/x\", result = \"\" }",
+            "2: tools.t.reconcile.result: expected a JSON pointer that begins with /",
+        ),
+        (
+            "[tools.t]\n\nreconcile = { tool = \"t\", completed_when = \"/x\" }",
+            "3: tools.t.reconcile.tool: expected another tool, one that only reads; asking this one could do it again",
         ),
         (
             "[tools.t]\njournal = false\ndelivery = \"at-least-once\"",
