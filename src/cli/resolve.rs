@@ -15,6 +15,7 @@ use super::settings::{self, Env};
 use super::targets::{ConsentArgs, TargetArgs};
 use super::verdict_json;
 use crate::guard::verdict::{Act, Verdict};
+use crate::mcp::reply;
 use crate::rules::entry::{Entry, Provenance, Status};
 use crate::rules::policy::ThreadId;
 
@@ -236,7 +237,12 @@ impl Said {
                 provenance: Provenance::Operator,
             },
             Self::Completed(None) => Verdict::Completed {
-                body: verdict_json::synthetic(entry).into(),
+                body: reply::synthetic_result(
+                    &entry.tool,
+                    entry.seq.0,
+                    "an operator has confirmed",
+                )
+                .into(),
                 is_error: false,
                 provenance: Provenance::Synthetic,
             },

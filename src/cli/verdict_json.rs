@@ -5,7 +5,6 @@
 
 use super::error::CliError;
 use crate::json::{self, Kind};
-use crate::rules::entry::Entry;
 
 /// Checks a tool's result and returns its bytes, and whether it says `isError: true`.
 pub(super) fn result(given: &[u8]) -> Result<(Vec<u8>, bool), CliError> {
@@ -47,22 +46,6 @@ pub(super) fn error(given: &[u8]) -> Result<Vec<u8>, CliError> {
         return Err(refuse("its `message` is no string"));
     }
     Ok(body)
-}
-
-/// Returns the result that stands for one that was lost, marked as such.
-pub(super) fn synthetic(entry: &Entry) -> Vec<u8> {
-    let text = format!(
-        "checkpoint: this call of {} was carried out, as an operator has confirmed, but its own \
-         result was lost. This text stands in its place. Do not repeat the call.",
-        entry.tool
-    );
-    format!(
-        "{{\"content\":[{{\"type\":\"text\",\"text\":{}}}],\"isError\":false,\
-         \"_meta\":{{\"checkpoint\":{{\"seq\":{},\"synthetic\":true}}}}}}",
-        json::quote(&text),
-        entry.seq
-    )
-    .into_bytes()
 }
 
 /// Returns the one JSON object that was given.

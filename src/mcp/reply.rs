@@ -106,6 +106,28 @@ pub fn cancellation(id: &[u8]) -> Vec<u8> {
     line
 }
 
+/// Returns the raw result that stands for one that was lost, marked as such. `who` says whose word
+/// it is that the call was carried out, as in "an operator has confirmed".
+pub fn synthetic_result(tool: &str, seq: u64, who: &str) -> Vec<u8> {
+    let text = format!(
+        "checkpoint: this call of {tool} was carried out, as {who}, but its own result was lost. \
+         This text stands in its place. Do not repeat the call."
+    );
+    let mut content = Object::default();
+    content.text("type", "text");
+    content.text("text", &text);
+    let mut mark = Object::default();
+    mark.raw("seq", &seq.to_string());
+    mark.raw("synthetic", "true");
+    let mut meta = Object::default();
+    meta.raw("checkpoint", &mark.finish());
+    let mut result = Object::default();
+    result.raw("content", &format!("[{}]", content.finish()));
+    result.raw("isError", "false");
+    result.raw("_meta", &meta.finish());
+    result.finish().into_bytes()
+}
+
 /// What `_meta["checkpoint"]` says on an answer; what is `None` is left out.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Annotation {
