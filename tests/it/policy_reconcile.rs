@@ -81,6 +81,19 @@ fn a_call_that_was_executed_is_answered_with_what_the_command_found() {
     assert!(world.operator(&["verify"]).status.success());
 }
 
+/// No upstream made that result for that client, so what its revision asks for is added.
+#[test]
+fn what_the_command_found_is_legal_in_the_stateless_revision() {
+    let world = World::new();
+    lose(&world, &Call::charge(1).seq(1).modern());
+    let policy = policy(&world, COMPLETED, "");
+    let mut proxy = start(&world, &policy);
+    let answer = proxy.call(&Call::charge(2).seq(1).modern());
+    assert_eq!(answer["result"]["resultType"], "complete", "{answer}");
+    proxy.stop();
+    assert_eq!(world.effects_of("charge"), 1);
+}
+
 #[test]
 fn a_call_that_was_not_executed_runs() {
     let world = World::new();
