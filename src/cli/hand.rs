@@ -80,7 +80,7 @@ impl DeedArgs {
             reason: self.reason.clone(),
             evidence,
             reference: self.reference.clone(),
-            probe: None,
+            ..Deed::default()
         })
     }
 }

@@ -364,6 +364,10 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
     ) -> Result<verdict::Ruling, JournalError> {
         let surroundings = &mut self.surroundings;
         let own = self.session;
+        let deed = &verdict::Deed {
+            session: own,
+            ..deed.clone()
+        };
         let mut ask = |id: SessionId, session: Option<&Session>| {
             let is_live = own == Some(id) || surroundings.is_live(id).unwrap_or(true);
             verdict::Owner {

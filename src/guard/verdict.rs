@@ -83,6 +83,9 @@ pub enum Act {
         /// The entry was named by its seq and seen to be a question or a task under this fence.
         open: Option<Fence>,
     },
+    /// The upstream is about to be asked what became of a call in doubt: what is done of it is
+    /// the event, durable before the question goes out.
+    Ask,
     /// One more attempt of a settled entry.
     Reopen,
     /// Its outcome reached its caller by other means.
@@ -100,8 +103,10 @@ pub struct Deed {
     pub evidence: Option<(String, u64, String)>,
     /// Where more of it is found: a ticket, an address, a number in another system.
     pub reference: Option<String>,
-    /// What a prober said and was seen to do, as a JSON object.
+    /// What a prober is asked, or what it said and was seen to do, as a JSON object.
     pub probe: Option<String>,
+    /// The session that does it, where one does.
+    pub session: Option<SessionId>,
 }
 
 impl Deed {
@@ -273,6 +278,7 @@ pub fn rule<J: Journal>(
             };
             desk.resolve(&stored, verdict, claim, ask)?
         }
+        Act::Ask => desk.announce(&stored, ask)?,
         Act::Reopen => desk.reopen(&stored)?,
         Act::Deliver => desk.deliver(&stored)?,
     };
@@ -313,6 +319,48 @@ impl<T: Transaction> Desk<'_, T> {
         ask: AskOwner<'_>,
     ) -> Result<Judged, JournalError> {
         let entry = &stored.entry;
+        let was = entry.status;
+        match self.way(stored, claim, ask)? {
+            Err(refused) => Ok(Err(refused)),
+            Ok(Way::Rule) => self.rule_on(entry, was, verdict),
+            Ok(Way::FenceFirst) => match self.take_away(entry)? {
+                Ok(taken) => self.rule_on(&taken, was, verdict),
+                Err(refused) => Ok(Err(refused)),
+            },
+            Ok(Way::Note) => {
+                let event = self.resolved(entry, was, verdict);
+                self.tx.event(&event)?;
+                Ok(Ok(entry.clone()))
+            }
+        }
+    }
+
+    /// Notes that the upstream is about to be asked about the entry, if a verdict that nobody
+    /// forces could count.
+    fn announce(&mut self, stored: &Stored, ask: AskOwner<'_>) -> Result<Judged, JournalError> {
+        let claim = Claim {
+            settles: true,
+            forces: false,
+            open: None,
+        };
+        if let Err(refused) = self.way(stored, claim, ask)? {
+            return Ok(Err(refused));
+        }
+        let entry = &stored.entry;
+        let detail = self.deed.detail(None, entry.status, false);
+        let event = self.event("reconciling", entry, entry.fence, detail);
+        self.tx.event(&event)?;
+        Ok(Ok(entry.clone()))
+    }
+
+    /// Returns how a verdict on the entry is given, or why it is not.
+    fn way(
+        &mut self,
+        stored: &Stored,
+        claim: Claim,
+        ask: AskOwner<'_>,
+    ) -> Result<Result<Way, Refused>, JournalError> {
+        let entry = &stored.entry;
         if !self.holds(stored) {
             return Ok(Err(Refused::Quarantined));
         }
@@ -326,23 +374,12 @@ impl<T: Transaction> Desk<'_, T> {
             | Status::Voided
             | Status::Denied => None,
         };
-        let refused = match ruling::way(was, entry.fence, owner.is_some(), claim) {
-            Ok(Way::Rule) => return self.rule_on(entry, was, verdict),
-            Ok(Way::FenceFirst) => {
-                return match self.take_away(entry)? {
-                    Ok(taken) => self.rule_on(&taken, was, verdict),
-                    Err(refused) => Ok(Err(refused)),
-                };
-            }
-            Ok(Way::Note) => {
-                let event = self.resolved(entry, was, verdict);
-                self.tx.event(&event)?;
-                return Ok(Ok(entry.clone()));
-            }
-            Err(Against::Owned) => owner.unwrap_or(Refused::Changed),
-            Err(Against::Open) => Refused::Open { was },
-            Err(Against::Changed) => Refused::Changed,
-            Err(Against::NotNamed | Against::Settled) => Refused::NotNow {
+        let way = ruling::way(was, entry.fence, owner.is_some(), claim);
+        Ok(way.map_err(|against| match against {
+            Against::Owned => owner.unwrap_or(Refused::Changed),
+            Against::Open => Refused::Open { was },
+            Against::Changed => Refused::Changed,
+            Against::NotNamed | Against::Settled => Refused::NotNow {
                 was,
                 why: match was {
                     Status::Completed | Status::Failed | Status::Denied => {
@@ -358,8 +395,7 @@ impl<T: Transaction> Desk<'_, T> {
                     Status::Pending => "which is in doubt",
                 },
             },
-        };
-        Ok(Err(refused))
+        }))
     }
 
     /// Returns who may still act on the entry, as a reason to refuse.
@@ -615,7 +651,7 @@ impl<T: Transaction> Desk<'_, T> {
             at: self.now,
             entry: Some((entry.branch, entry.seq)),
             fence: Some(fence),
-            session: None,
+            session: self.deed.session,
             letter: None,
             detail: Some(detail),
             merge_key: None,
@@ -645,4 +681,4 @@ impl<T: Transaction> Desk<'_, T> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -56,7 +56,7 @@ fn attempt(entry: &Entry, previous: Option<Fence>) -> Attempt {
 }
 
 /// A journal with one workflow, a session with an upstream, and a PENDING entry at seq 1.
-fn doubt() -> (MemoryJournal, Entry) {
+pub(crate) fn doubt() -> (MemoryJournal, Entry) {
     let mut journal = MemoryJournal::new([7; 16], WorkflowId("own".into()));
     let mut tx = journal.begin(Durability::Power).unwrap();
     let workflow = tx
@@ -195,6 +195,29 @@ fn a_verdict_settles_a_doubt_once_with_who_and_why() {
             "{again:?}"
         );
     }
+}
+
+#[test]
+fn a_question_is_announced_only_where_a_verdict_could_count() {
+    let (mut journal, entry) = doubt();
+    let after = done(act(&mut journal, &entry, &Act::Ask, GONE));
+    assert_eq!(after, entry);
+    assert_eq!(events(&mut journal, &entry)[0].0, "reconciling");
+    let alive = Owner {
+        is_live: false,
+        upstream_alive: Some(true),
+    };
+    for owner in [LIVE, alive] {
+        let refused = act(&mut journal, &entry, &Act::Ask, owner);
+        assert!(matches!(refused, Ruling::Refused(_)), "{refused:?}");
+    }
+    done(act(&mut journal, &entry, &resolve(completed()), GONE));
+    let refused = act(&mut journal, &entry, &Act::Ask, GONE);
+    assert!(
+        matches!(refused, Ruling::Refused(Refused::NotNow { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(events(&mut journal, &entry).len(), 2);
 }
 
 #[test]
