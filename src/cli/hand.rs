@@ -25,7 +25,7 @@ use crate::guard::verdict::{self, Act, Deed, Owner, Refused, Ruling};
 use crate::journal::reader::Place;
 use crate::journal::{JournalError, Session};
 use crate::proxy::books;
-use crate::proxy::reconcile::{self, Ledger, Probe, Settled};
+use crate::proxy::reconcile::{self, Asks, Ledger, NoUpstream, Probe, Settled};
 use crate::rules::entry::Entry;
 use crate::rules::ids::{BranchId, Seq, SessionId};
 use crate::rules::policy::{PolicySet, ReconcileBy};
@@ -193,23 +193,27 @@ pub(super) fn ask(
     each(path, targets, name, is_trial, |hand, place, entry| {
         let place_of = (entry.branch, entry.seq);
         let policy = policies.for_tool(&entry.tool);
-        let command = policy.reconcile.as_ref().and_then(|reconcile| {
-            let ReconcileBy::Command(command) = &reconcile.by else {
-                return None;
-            };
-            let bytes_max = usize::try_from(policy.result_bytes_max).unwrap_or(usize::MAX);
-            Some(Probe::new(
-                place_of,
-                entry.fence,
-                command,
-                reconcile,
-                bytes_max,
-            ))
-        });
-        let Some(probe) = command else {
-            let mut report = Report::new(place, entry, &UNASKED, is_trial, how);
-            report.why = Some("the policy names no command to ask about this tool".to_owned());
-            return Ok(report);
+        let reconcile = policy.reconcile.as_ref();
+        let (command, timeout) = match reconcile.map(|one| (&one.by, one.timeout)) {
+            Some((ReconcileBy::Command(command), timeout)) => (command, timeout),
+            other => {
+                let mut report = Report::new(place, entry, &UNASKED, is_trial, how);
+                report.why = Some(match other {
+                    // This command never starts the upstream.
+                    Some(_) => "can be reconciled only by a running proxy: the policy names a \
+                                tool of the upstream to be asked"
+                        .to_owned(),
+                    None => "the policy names nobody to ask about this tool".to_owned(),
+                });
+                return Ok(report);
+            }
+        };
+        let probe = Probe {
+            place: place_of,
+            fence: entry.fence,
+            asks: Asks::Command(command.clone()),
+            timeout,
+            result_bytes_max: usize::try_from(policy.result_bytes_max).unwrap_or(usize::MAX),
         };
         let ruling = if is_trial {
             let act = Act::Resolve {
@@ -219,7 +223,7 @@ pub(super) fn ask(
             };
             hand.act(place_of, &act, deed, true)?
         } else {
-            match reconcile::settle(hand, &probe, deed).map_err(unwritable)? {
+            match reconcile::settle(hand, &mut NoUpstream, &probe, deed).map_err(unwritable)? {
                 Settled::Ruled { ruling, .. } | Settled::NotAsked(ruling) => ruling,
             }
         };

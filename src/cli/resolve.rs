@@ -26,7 +26,8 @@ use crate::rules::policy::ThreadId;
 /// the entry for ever. Works while a proxy runs, and never starts the upstream.
 ///
 /// With --auto the policy's reconcile command of each tool is asked, and believed only if it is
-/// clear; an upstream that may still act is waited for first.
+/// clear; an upstream that may still act is waited for first. Where the policy names a tool of the
+/// upstream, only a running proxy can ask.
 ///
 /// A call that waits for its client's answer (INPUT_REQUIRED) or runs as a task (ACCEPTED) is not
 /// in doubt, as it may yet go on. Where it can't, name its seq and add --force.

@@ -83,6 +83,7 @@ pub(super) fn run(settings: ProxySettings) -> Result<Exit, CliError> {
             },
             ends_on_doubt: settings.on_in_doubt == OnInDoubt::Exit,
             policies: Arc::new(settings.policies),
+            own_id_start: own_id_start(),
         },
         journal,
         stderr,
@@ -96,6 +97,12 @@ pub(super) fn run(settings: ProxySettings) -> Result<Exit, CliError> {
         }
         Err(error @ Failure::System { .. }) => Err(CliError::new(Kind::Failure, error.to_string())),
     }
+}
+
+/// Returns what the ids of our own requests begin with in this run: no client guesses it.
+fn own_id_start() -> String {
+    let bits = u128::from_le_bytes(proxy::books::random());
+    format!("checkpoint-{bits:032x}")
 }
 
 /// Returns a path as it can be pasted into a shell.

@@ -15,7 +15,7 @@ use super::policy_file;
 use super::proxy_args::ProxyArgs;
 pub use super::proxy_args::{OnDivergence, OnInDoubt, Refusals};
 use super::values;
-use crate::rules::policy::{Policy, PolicySet, ReconcileBy, ThreadId};
+use crate::rules::policy::{PolicySet, ThreadId};
 
 /// What the default command is told to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -179,34 +179,9 @@ pub(super) fn policies(
         ThreadId::Absent
     };
     match flag.or_else(|| env("CHECKPOINT_POLICY").map(PathBuf::from)) {
-        Some(path) => {
-            let set = policy_file::read(&path, thread)?;
-            // Better no start than a doubt about which nobody is asked, as the file wants it.
-            match asks_a_tool(&set) {
-                Some(table) => Err(CliError::usage(format!(
-                    "{}: {table}.reconcile: asking a tool is not available in this version",
-                    path.display()
-                ))
-                .hint("name a command, or take reconcile out; then the doubt waits for a person")),
-                None => Ok(set),
-            }
-        }
+        Some(path) => policy_file::read(&path, thread),
         None => Ok(PolicySet::default()),
     }
-}
-
-/// Returns the first table whose doubts a tool is to be asked about.
-fn asks_a_tool(set: &PolicySet) -> Option<String> {
-    let is_tool = |policy: &Policy| {
-        let by = policy.reconcile.as_ref().map(|reconcile| &reconcile.by);
-        matches!(by, Some(ReconcileBy::Tool(_)))
-    };
-    if is_tool(set.defaults()) {
-        return Some("defaults".to_owned());
-    }
-    set.tables()
-        .find(|(_, policy)| is_tool(policy))
-        .map(|(name, _)| format!("tools.{name}"))
 }
 
 /// Resolves `--journal`, which every command takes.

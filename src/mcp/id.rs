@@ -53,6 +53,13 @@ impl RawId<'_> {
     }
 }
 
+impl RawId<'_> {
+    /// Returns whether this is a string that begins with `start`, however it is spelled.
+    pub fn starts_with(self, start: &str) -> bool {
+        json::kind(self.0) == Kind::String && json::string(self.0).starts_with(start.as_bytes())
+    }
+}
+
 impl fmt::Debug for RawId<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "RawId({})", String::from_utf8_lossy(self.0))

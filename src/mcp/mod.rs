@@ -12,6 +12,7 @@ pub mod id;
 pub mod identity;
 pub mod listing;
 pub mod outcome;
+pub mod own_call;
 pub mod pass_key;
 pub mod refusal;
 pub mod reply;

@@ -7,6 +7,7 @@
 //!
 //! Must not: try again or give up; that is the driver's.
 
+use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -15,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::books::{FileGuard, now};
-use super::reconcile::{self, Ledger, Probe, Settled};
+use super::reconcile::{self, Heard, Ledger, Probe, Settled, ToolQuestion, Upstream};
 use crate::guard::story::Story;
 use crate::guard::verdict::{Act, Deed, Ruling};
 use crate::guard::{Done, Op};
@@ -104,15 +105,36 @@ enum Work {
     MoveLog,
 }
 
+/// What a probe has to say.
+enum News {
+    /// It has a question for the upstream, and waits for what comes of it.
+    Asks(ToolQuestion, Sender<Heard>),
+    /// It is done.
+    Done(Place),
+}
+
+/// What a probe wants of the session.
+pub(super) enum ProbeNews {
+    /// The upstream is to be asked.
+    Asks(ToolQuestion),
+    /// The calls that wait for it may go on.
+    Done(Place),
+}
+
 /// Where batches are handed in.
 pub(super) struct Desk {
     guard: Arc<Mutex<Guarded>>,
     to_thread: Sender<Work>,
     from_thread: Receiver<(Answer, Duration)>,
-    /// Where probes say that they are done, and where they ring.
-    probed: (Sender<Place>, Receiver<Place>),
-    ring: UnixStream,
     bell: UnixStream,
+    /// Where probes say what they have to say, and where they ring for it.
+    news: (Sender<News>, Receiver<News>),
+    news_ring: UnixStream,
+    news_bell: UnixStream,
+    /// Probes that are not done.
+    probes: usize,
+    /// Who waits for the answer to a question.
+    asking: HashMap<Place, Sender<Heard>>,
     /// The thread has a batch, or its result has not been taken.
     is_away: bool,
     is_slow: bool,
@@ -136,7 +158,9 @@ impl Desk {
         let (bell, mut ring) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
         ring.set_nonblocking(true)?;
-        let probe_ring = ring.try_clone()?;
+        let (news_bell, news_ring) = UnixStream::pair()?;
+        news_bell.set_nonblocking(true)?;
+        news_ring.set_nonblocking(true)?;
         let shared = Arc::clone(&guard);
         std::thread::Builder::new()
             .name("journal".into())
@@ -168,9 +192,12 @@ impl Desk {
             guard,
             to_thread,
             from_thread,
-            probed: channel(),
-            ring: probe_ring,
             bell,
+            news: channel(),
+            news_ring,
+            news_bell,
+            probes: 0,
+            asking: HashMap::new(),
             is_away: false,
             is_slow: true,
             quick: 0,
@@ -261,42 +288,69 @@ impl Desk {
         Some(answer)
     }
 
-    /// Has somebody asked about a doubt, on a thread of its own; the bell rings when it is done.
-    pub(super) fn probe(&self, probe: Probe) {
+    /// Has somebody asked about a doubt, on a thread of its own; the bell for news rings when it
+    /// wants something and when it is done.
+    pub(super) fn probe(&mut self, probe: Probe) {
         let place = probe.place;
-        let done = self.probed.0.clone();
-        let ring = self.ring.try_clone();
+        let teller = self.news_ring.try_clone().map(|ring| Teller {
+            news: self.news.0.clone(),
+            ring,
+        });
         let mut ledger = SharedGuard(Arc::clone(&self.guard));
-        let started = std::thread::Builder::new()
-            .name("probe".into())
-            .spawn(move || {
-                let deed = Deed {
-                    by: "reconcile".into(),
-                    ..Deed::default()
-                };
-                match reconcile::settle(&mut ledger, &probe, &deed) {
-                    Ok(Settled::Ruled { verdict, .. }) => {
-                        tracing::info!("the reconcile command says {verdict} of seq {}", place.1);
+        let started = teller.and_then(|mut teller| {
+            std::thread::Builder::new()
+                .name("probe".into())
+                .spawn(move || {
+                    let deed = Deed {
+                        by: "reconcile".into(),
+                        ..Deed::default()
+                    };
+                    match reconcile::settle(&mut ledger, &mut teller, &probe, &deed) {
+                        Ok(Settled::Ruled { verdict, .. }) => {
+                            tracing::info!("who was asked says {verdict} of seq {}", place.1);
+                        }
+                        Ok(Settled::NotAsked(_)) => {
+                            tracing::info!("no verdict on seq {} could count yet", place.1);
+                        }
+                        Err(error) => tracing::warn!("no verdict on seq {}: {error}", place.1),
                     }
-                    Ok(Settled::NotAsked(_)) => {
-                        tracing::info!("no verdict on seq {} could count yet", place.1);
-                    }
-                    Err(error) => tracing::warn!("no verdict on seq {}: {error}", place.1),
-                }
-                let _ = done.send(place);
-                if let Ok(mut ring) = ring {
-                    let _ = ring.write(&[1]);
-                }
-            });
+                    teller.tell(News::Done(place));
+                })
+        });
+        self.probes += 1;
         if let Err(error) = started {
             tracing::warn!("nobody can be asked about seq {}: {error}", place.1);
-            let _ = self.probed.0.send(place);
+            let _ = self.news.0.send(News::Done(place));
+            let _ = self.news_ring.write(&[1]);
         }
     }
 
-    /// Takes the place of a doubt about which somebody has been asked.
-    pub(super) fn take_probed(&mut self) -> Option<Place> {
-        self.probed.1.try_recv().ok()
+    /// Takes what a probe has to say. Its bell is silenced first.
+    pub(super) fn take_news(&mut self) -> Option<ProbeNews> {
+        if self.probes == 0 {
+            return None;
+        }
+        let mut rung = [0; 64];
+        while matches!(self.news_bell.read(&mut rung), Ok(count) if count > 0) {}
+        match self.news.1.try_recv().ok()? {
+            News::Asks(question, answer) => {
+                self.asking.insert(question.place, answer);
+                Some(ProbeNews::Asks(question))
+            }
+            News::Done(place) => {
+                self.probes -= 1;
+                self.asking.remove(&place);
+                Some(ProbeNews::Done(place))
+            }
+        }
+    }
+
+    /// Hands on what came of a question.
+    pub(super) fn hand_back(&mut self, place: Place, heard: Heard) {
+        if let Some(waiting) = self.asking.remove(&place) {
+            // It waits for nothing else.
+            let _ = waiting.send(heard);
+        }
     }
 
     /// Waits for the result of a batch that the thread has, no longer than `limit`. For the end.
@@ -310,6 +364,11 @@ impl Desk {
     #[must_use]
     pub(super) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
+    }
+
+    /// Returns what becomes readable when a probe has news; nothing while none is at work.
+    pub(super) fn news_bell(&self) -> Option<BorrowedFd<'_>> {
+        (self.probes > 0).then(|| self.news_bell.as_fd())
     }
 
     /// Changes what is known of this run, unless the thread has the guard just now. Returns
@@ -336,6 +395,31 @@ impl Desk {
                 row: Box::default(),
             };
         }
+    }
+}
+
+/// How a probe speaks to the loop.
+struct Teller {
+    news: Sender<News>,
+    ring: UnixStream,
+}
+
+impl Teller {
+    fn tell(&mut self, news: News) {
+        let _ = self.news.send(news);
+        // A full bell has rung already.
+        let _ = self.ring.write(&[1]);
+    }
+}
+
+impl Upstream for Teller {
+    fn ask(&mut self, question: ToolQuestion) -> Heard {
+        let (answer, heard) = channel();
+        self.tell(News::Asks(question, answer));
+        // The session lets no question stay open; only the end of the run does.
+        heard
+            .recv()
+            .unwrap_or_else(|_| Heard::Nothing("checkpoint is ending".into()))
     }
 }
 

@@ -19,7 +19,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
 use super::child::{Pipes, Upstream};
-use super::desk::{Answer, Desk};
+use super::desk::{Answer, Desk, ProbeNews};
 use super::guardian::Guardian;
 use super::ladder::{Ladder, Pace, Step};
 use super::pipe::{Filled, Flushed, Line, Sink, Source};
@@ -396,7 +396,8 @@ impl Driver {
                     Line::TooLong { prefix, discarded } => {
                         let bytes = prefix.len() as u64 + discarded;
                         let tail = up.output.take_tail();
-                        self.session.upstream_line_too_long(&prefix, &tail, bytes);
+                        self.session
+                            .upstream_line_too_long(&prefix, &tail, bytes, now);
                     }
                 }
                 if lines >= LINES_MAX || taken >= ROUND_BYTES_MAX {
@@ -604,8 +605,14 @@ impl Driver {
         for probe in self.session.take_probes() {
             desk.probe(probe);
         }
-        while let Some(place) = desk.take_probed() {
-            self.session.probed(place);
+        while let Some(news) = desk.take_news() {
+            match news {
+                ProbeNews::Asks(question) => self.session.ask_upstream(question, now),
+                ProbeNews::Done(place) => self.session.probed(place),
+            }
+        }
+        for (place, heard) in self.session.take_heard() {
+            desk.hand_back(place, heard);
         }
         if let Some(answer) = answer {
             self.take_answer(answer, now);
@@ -733,7 +740,7 @@ impl Driver {
         {
             timeout = Some(Duration::ZERO);
         }
-        let mut fds = Vec::with_capacity(8);
+        let mut fds = Vec::with_capacity(9);
         fds.push(PollFd::new(self.edges.signals.as_fd(), PollFlags::POLLIN));
         let client_index = reads_client.then_some(fds.len());
         if reads_client {
@@ -769,6 +776,9 @@ impl Driver {
         }
         if let Some(desk) = &self.desk {
             fds.push(PollFd::new(desk.bell(), PollFlags::POLLIN));
+            if let Some(bell) = desk.news_bell() {
+                fds.push(PollFd::new(bell, PollFlags::POLLIN));
+            }
         }
         let stderr = io::stderr();
         if self.edges.stderr.is_waiting() {

@@ -2,7 +2,7 @@
 //!
 //! [`session`] decides, without I/O; `driver` reads and writes; [`child`], [`guardian`] and
 //! [`ladder`] are about the upstream's life and end; [`books`] opens the journal and `desk` hands
-//! it batches. [`reconcile`] asks a policy's command about a call in doubt.
+//! it batches. [`reconcile`] asks whom a policy names about a call in doubt.
 //!
 //! Must not: write to stdout anything but what the session says, or look at arguments and results
 //! beyond what the session does.

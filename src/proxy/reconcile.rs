@@ -1,4 +1,7 @@
-//! A policy's reconcile command: asked what became of a call in doubt, believed only if clear.
+//! Whoever a policy names is asked what became of a call in doubt, and believed only if clear.
+//!
+//! [`settle`] has the steps, the same whoever is asked; a tool of the upstream is asked by
+//! `tool`, and what follows here is how a command is asked.
 //!
 //! Invariants:
 //!
@@ -14,8 +17,10 @@
 //! bytes are moved.
 
 mod settle;
+mod tool;
 
-pub use settle::{Ledger, Probe, Settled, settle};
+pub use settle::{Asks, Ledger, Probe, Settled, Word, settle};
+pub use tool::{Heard, NoUpstream, ToolQuestion, Upstream};
 
 use std::fmt;
 use std::io::{self, Write as _};

@@ -66,7 +66,7 @@ pub enum Provenance {
     Upstream,
     /// A verdict with a result, by an operator.
     Operator,
-    /// A verdict by a policy's reconcile command.
+    /// A verdict with a result, by whom a policy names to be asked.
     Prober,
     /// A verdict without a result: the replayed text is ours.
     Synthetic,

@@ -49,6 +49,7 @@ mod policy_leases;
 mod policy_many;
 mod policy_pass_key;
 mod policy_reconcile;
+mod policy_reconcile_tool;
 mod policy_resume;
 mod policy_runs;
 mod pressure;

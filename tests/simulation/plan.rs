@@ -131,6 +131,7 @@ impl Plan {
             call_id_from: checkpoint::mcp::call::CallIdFrom::Auto,
             ends_on_doubt: false,
             policies: std::sync::Arc::default(),
+            own_id_start: "checkpoint-own".into(),
         }
     }
 }

@@ -8,6 +8,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::tool::{self, Upstream};
 use super::{Answer, EntryStory, Question, Verdict as Said, ask};
 use crate::guard::story::Story;
 use crate::guard::verdict::{Act, Deed, Refused, Ruling, Verdict};
@@ -15,7 +16,7 @@ use crate::journal::JournalError;
 use crate::mcp::outcome;
 use crate::rules::entry::Provenance;
 use crate::rules::ids::{BranchId, Fence, Seq};
-use crate::rules::policy::Reconcile;
+use crate::rules::policy::ReconcileTool;
 
 /// How long a journal that others write to is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -27,32 +28,37 @@ pub struct Probe {
     pub place: (BranchId, Seq),
     /// The attempt in doubt.
     pub fence: Fence,
-    /// The command.
-    pub command: Vec<String>,
+    /// Who is asked.
+    pub asks: Asks,
     /// After which the answer is unknown.
     pub timeout: Duration,
     /// The largest result that is taken, in bytes.
     pub result_bytes_max: usize,
 }
 
-impl Probe {
-    /// Returns the probe of an attempt in doubt.
-    #[must_use]
-    pub fn new(
-        place: (BranchId, Seq),
-        fence: Fence,
-        command: &[String],
-        reconcile: &Reconcile,
-        result_bytes_max: usize,
-    ) -> Self {
-        Self {
-            place,
-            fence,
-            command: command.to_vec(),
-            timeout: reconcile.timeout,
-            result_bytes_max,
-        }
-    }
+/// Who is asked, with what asking takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asks {
+    /// A command: the program and its arguments.
+    Command(Vec<String>),
+    /// A tool of the upstream.
+    Tool {
+        /// Which one, and what its answer means.
+        tool: Box<ReconcileTool>,
+        /// The id of the call, unlike any of the client's.
+        id: String,
+        /// The raw `_meta` that the client's protocol revision asks for.
+        meta: Option<Vec<u8>>,
+    },
+}
+
+/// What was said of a call in doubt, and what was seen of whoever said it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Word {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// A JSON object on one line, for the event.
+    pub evidence: String,
 }
 
 /// The journal, as far as a prober needs it. Each call is one transaction.
@@ -99,6 +105,7 @@ pub enum Settled {
 /// The journal can't be read or written; the doubt stays.
 pub fn settle(
     ledger: &mut dyn Ledger,
+    upstream: &mut dyn Upstream,
     probe: &Probe,
     deed: &Deed,
 ) -> Result<Settled, JournalError> {
@@ -118,17 +125,40 @@ pub fn settle(
     if story.entry.fence != probe.fence {
         return Ok(Settled::NotAsked(Ruling::Refused(Refused::Changed)));
     }
-    let answer = ask(&Question {
-        command: &probe.command,
-        entry: &told(&story),
-        timeout: probe.timeout,
-        result_bytes_max: probe.result_bytes_max,
-    });
+    let word = match &probe.asks {
+        Asks::Command(command) => said(ask(&Question {
+            command,
+            entry: &told(&story),
+            timeout: probe.timeout,
+            result_bytes_max: probe.result_bytes_max,
+        })),
+        Asks::Tool { tool, id, meta } => {
+            match tool::question(probe, (tool, id, meta.as_deref()), &story) {
+                Err(why) => tool::unasked(tool, &why),
+                Ok(question) => {
+                    // A call is in the journal before the upstream may see it; this one, too.
+                    let deed = Deed {
+                        probe: Some(tool::announcement(tool, id)),
+                        ..deed.clone()
+                    };
+                    let asked = patiently(|| ledger.rule(probe.place, &Act::Ask, &deed, false))?;
+                    match asked {
+                        Ruling::Done { after, .. } if after.fence == probe.fence => {}
+                        Ruling::Done { .. } => {
+                            return Ok(Settled::NotAsked(Ruling::Refused(Refused::Changed)));
+                        }
+                        Ruling::Refused(_) => return Ok(Settled::NotAsked(asked)),
+                    }
+                    tool::ask(upstream, question, probe, tool, &story.entry)
+                }
+            }
+        }
+    };
     let deed = Deed {
-        probe: Some(answer.evidence()),
+        probe: Some(word.evidence),
         ..deed.clone()
     };
-    let verdict = verdict(answer);
+    let verdict = word.verdict;
     let name = verdict.name();
     // Whoever has taken the entry meanwhile has a newer attempt; this verdict is not about it.
     let is_same = patiently(|| ledger.story(probe.place))?
@@ -167,15 +197,23 @@ fn told(story: &Story) -> Vec<u8> {
     .to_json()
 }
 
-fn verdict(answer: Answer) -> Verdict {
-    match answer.verdict {
-        Said::Completed { result } => Verdict::Completed {
-            is_error: outcome::read_result(&result).is_error,
-            body: result.into(),
-            provenance: Provenance::Prober,
-        },
+/// Returns a command's answer as a word.
+fn said(answer: Answer) -> Word {
+    let evidence = answer.evidence();
+    let verdict = match answer.verdict {
+        Said::Completed { result } => completed(result),
         Said::NotExecuted => Verdict::NotExecuted,
         Said::Unknown(_) => Verdict::StillUnknown,
+    };
+    Word { verdict, evidence }
+}
+
+/// Returns the verdict of a prober that gave the call's result.
+pub(super) fn completed(result: Vec<u8>) -> Verdict {
+    Verdict::Completed {
+        is_error: outcome::read_result(&result).is_error,
+        body: result.into(),
+        provenance: Provenance::Prober,
     }
 }
 

@@ -1,7 +1,14 @@
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use super::*;
+use crate::guard::story::Story;
+use crate::guard::verdict::{Act, Deed, Owner, Ruling};
+use crate::journal::{Durability, Journal as _, JournalError, Transaction as _};
 use crate::proxy::group::group_alive_at;
 use crate::rules::entry::Status;
 use crate::rules::ids::{BranchId, Fence, HeldKey, Micros, Seq, SessionId, Window};
+use crate::rules::policy::{PolicySet, ReconcileBy, ThreadId};
 use crate::rules::signature::{Scheme, Signature};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -298,4 +305,213 @@ fn the_story_of_an_entry() {
     );
     assert_eq!(read["call_id"], "toolu_1");
     assert_eq!(read["arguments"], serde_json::Value::Null);
+}
+
+/// A journal in memory with a doubt, and what was done in which order.
+struct Notes {
+    journal: crate::journal::memory::MemoryJournal,
+    owner: Owner,
+    steps: Rc<RefCell<Vec<String>>>,
+}
+
+struct Scripted {
+    heard: Heard,
+    steps: Rc<RefCell<Vec<String>>>,
+}
+
+impl Upstream for Scripted {
+    fn ask(&mut self, question: ToolQuestion) -> Heard {
+        let line = String::from_utf8(question.line).unwrap();
+        self.steps.borrow_mut().push(format!("ask {line}"));
+        self.heard.clone()
+    }
+}
+
+impl Ledger for Notes {
+    fn story(&mut self, place: (BranchId, Seq)) -> Result<Option<Story>, JournalError> {
+        crate::guard::story::story(&mut self.journal, place)
+    }
+
+    fn rule(
+        &mut self,
+        place: (BranchId, Seq),
+        act: &Act,
+        deed: &Deed,
+        is_trial: bool,
+    ) -> Result<Ruling, JournalError> {
+        let name = match act {
+            Act::Ask => "announce",
+            Act::Resolve { verdict, .. } => verdict.name(),
+            Act::Reopen | Act::Deliver => "?",
+        };
+        let trial = if is_trial { "try " } else { "" };
+        self.steps.borrow_mut().push(format!("{trial}{name}"));
+        let owner = self.owner;
+        let mut ask = |_: SessionId, _: Option<&crate::journal::Session>| owner;
+        let now = Micros(9);
+        crate::guard::verdict::rule(&mut self.journal, place, act, deed, now, &mut ask, is_trial)
+    }
+}
+
+/// Asks a tool about a doubt; returns what came of it, the steps and the events.
+fn asked_of_a_tool(
+    owner: Owner,
+    fence: u64,
+    policy: &str,
+    heard: Heard,
+) -> (Settled, Vec<String>, String) {
+    let (journal, entry) = crate::guard::verdict::tests::doubt();
+    let policy = format!(
+        "[tools.t]\nreconcile = {{ tool = \"find\", completed_when = \"/yes\", not_executed_when = \"/no\", {policy} }}"
+    );
+    let set = PolicySet::parse(&policy, ThreadId::Unasked).unwrap();
+    let Some(ReconcileBy::Tool(tool)) = set.for_tool("t").reconcile.clone().map(|one| one.by)
+    else {
+        panic!("a tool");
+    };
+    let probe = Probe {
+        place: (entry.branch, entry.seq),
+        fence: Fence(fence),
+        asks: Asks::Tool {
+            tool: Box::new(tool),
+            id: "own-1".into(),
+            meta: None,
+        },
+        timeout: PATIENCE,
+        result_bytes_max: 64,
+    };
+    let steps = Rc::new(RefCell::new(Vec::new()));
+    let mut notes = Notes {
+        journal,
+        owner,
+        steps: Rc::clone(&steps),
+    };
+    let mut upstream = Scripted {
+        heard,
+        steps: Rc::clone(&steps),
+    };
+    let settled = settle(&mut notes, &mut upstream, &probe, &Deed::default()).unwrap();
+    let mut tx = notes.journal.begin(Durability::Process).unwrap();
+    let events = tx.events(entry.branch, entry.seq).unwrap();
+    let events: Vec<_> = events
+        .into_iter()
+        .map(|row| {
+            format!(
+                "{} {}",
+                row.event.kind,
+                row.event.detail.unwrap_or_default()
+            )
+        })
+        .collect();
+    (settled, steps.take(), events.join("\n"))
+}
+
+const GONE: Owner = Owner {
+    is_live: false,
+    upstream_alive: Some(false),
+};
+
+#[test]
+fn a_tool_is_asked_once_the_journal_knows_of_it() {
+    let result = r#"{"yes":true,"r":{"content":[]}}"#;
+    let heard = Heard::Result(result.into());
+    let (_, steps, events) = asked_of_a_tool(
+        GONE,
+        1,
+        "result = \"/r\", arguments = { a = \"{a}\" }",
+        heard,
+    );
+    assert_eq!(
+        steps,
+        [
+            "try still_unknown",
+            "announce",
+            "ask {\"jsonrpc\":\"2.0\",\"id\":\"own-1\",\"method\":\"tools/call\",\"params\":{\"name\":\"find\",\"arguments\":{\"a\":1.0}}}\n",
+            "completed",
+        ]
+    );
+    assert!(events.starts_with("reconciling "), "{events}");
+    assert!(
+        events.contains(r#""probe":{"tool":"find","id":"own-1"}"#),
+        "{events}"
+    );
+}
+
+#[test]
+fn no_tool_is_asked_where_no_verdict_could_count() {
+    let yes = || Heard::Result(br#"{"yes":true}"#.to_vec());
+    let alive = Owner {
+        upstream_alive: Some(true),
+        ..GONE
+    };
+    let live = Owner {
+        is_live: true,
+        ..GONE
+    };
+    for (owner, fence) in [(alive, 1), (live, 1), (GONE, 2)] {
+        let (settled, steps, events) = asked_of_a_tool(owner, fence, "timeout = \"1s\"", yes());
+        assert!(matches!(settled, Settled::NotAsked(_)), "{settled:?}");
+        assert_eq!(steps, ["try still_unknown"]);
+        assert_eq!(events, "");
+    }
+}
+
+#[test]
+fn what_a_tool_says_is_a_verdict_only_if_it_is_clear() {
+    let large = format!(r#"{{"yes":true,"r":{{"content":["{}"]}}}}"#, "x".repeat(64));
+    let missing = "arguments = { a = \"{b}\" }";
+    let result = |text: &str| Heard::Result(text.into());
+    for (policy, heard, verdict, why) in [
+        (
+            "timeout = \"1s\"",
+            result(r#"{"yes":true}"#),
+            "completed",
+            "completed",
+        ),
+        (
+            "timeout = \"1s\"",
+            result(r#"{"no":true}"#),
+            "not_executed",
+            "not_executed",
+        ),
+        (
+            "timeout = \"1s\"",
+            result("{}"),
+            "still_unknown",
+            "does not say",
+        ),
+        (
+            "timeout = \"1s\"",
+            Heard::Error(b"{}".to_vec()),
+            "still_unknown",
+            "with an error",
+        ),
+        (
+            "timeout = \"1s\"",
+            Heard::Nothing("gone".into()),
+            "still_unknown",
+            "gone",
+        ),
+        (
+            "result = \"/r\"",
+            result(&large),
+            "still_unknown",
+            "larger than max_result",
+        ),
+        (
+            missing,
+            result(r#"{"no":true}"#),
+            "still_unknown",
+            "the argument /b",
+        ),
+    ] {
+        let (settled, steps, events) = asked_of_a_tool(GONE, 1, policy, heard);
+        let Settled::Ruled { verdict: said, .. } = settled else {
+            panic!("{settled:?}");
+        };
+        assert_eq!(said, verdict);
+        assert!(events.contains(why), "{why}: {events}");
+        let was_asked = steps.iter().any(|step| step.starts_with("ask"));
+        assert_eq!(was_asked, policy != missing, "{steps:?}");
+    }
 }

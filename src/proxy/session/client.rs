@@ -125,6 +125,9 @@ impl Session {
             let key = self.in_flight(id).unwrap_or_else(|| id.key());
             return self.cancel(&key, line);
         }
+        if method == "notifications/initialized" {
+            self.handshake.confirm();
+        }
         let Some(id) = passing.id else {
             return Step::Pass;
         };
@@ -140,9 +143,12 @@ impl Session {
                 {
                     self.known.read_client_info(info.value);
                 }
-                PassingKind::Identity
+                self.handshake.begin();
+                PassingKind::Identity { is_handshake: true }
             }
-            "server/discover" => PassingKind::Identity,
+            "server/discover" => PassingKind::Identity {
+                is_handshake: false,
+            },
             "tools/list" => PassingKind::ToolsList {
                 is_first: params
                     .and_then(|params| json::last_member(params, "cursor"))

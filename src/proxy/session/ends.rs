@@ -368,6 +368,7 @@ impl Session {
         for fence in fences {
             self.wake_waiters(fence, now);
         }
+        self.tick_probes(now);
     }
 
     /// Answers a request that is not journaled with how the upstream ended.
@@ -381,6 +382,7 @@ impl Session {
     /// Looks at the clock: deadlines of calls, waits and drains.
     pub fn tick(&mut self, now: Instant) {
         self.tell_kept(Some(now));
+        self.tick_probes(now);
         let mut beats = Vec::new();
         let mut overdue = Vec::new();
         let mut due = Vec::new();
@@ -523,6 +525,7 @@ impl Session {
         self.flights
             .values()
             .all(|flight| matches!(flight.stage, Stage::Joining { .. } | Stage::Probing { .. }))
+            && !self.is_hearing()
             && self.ops.is_empty()
             && self.asked.is_empty()
     }

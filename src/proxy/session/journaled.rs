@@ -8,17 +8,13 @@ use std::time::{Duration, Instant};
 
 use super::client::unshare;
 use super::{Asked, Fenced, Flight, Forwarded, Level, Session, Stage, Standing};
-use crate::guard::{
-    Admission, AdmissionVerdict, Answer, Done, Note, Op, Refused, Settlement, Ticket, Why,
-};
+use crate::guard::{Admission, AdmissionVerdict, Answer, Done, Note, Op, Settlement, Ticket};
 use crate::journal::JournalError;
 use crate::mcp::frame::IdKey;
 use crate::mcp::reply::{Annotation, Refusal, RefusalKind, annotate};
-use crate::proxy::reconcile::Probe;
-use crate::rules::decide::Decision;
 use crate::rules::entry::GaveUp;
-use crate::rules::ids::{BranchId, Micros, Seq};
-use crate::rules::policy::{Delivery, OnCancel, OnLostLease, PassKey, Policy, ReconcileBy};
+use crate::rules::ids::Micros;
+use crate::rules::policy::{Delivery, OnCancel, OnLostLease, PassKey, Policy};
 use crate::seeded::{self, Bug};
 
 impl Session {
@@ -246,7 +242,7 @@ impl Session {
                 }
             }
             AdmissionVerdict::Refuse(refused) => {
-                if self.probe(key, refused) {
+                if self.probe(key, refused, now) {
                     return;
                 }
                 let Some(flight) = self.flights.remove(key) else {
@@ -255,55 +251,6 @@ impl Session {
                 self.ours.add(key.clone());
                 let refusal = self.refusal_of(&flight, admission, refused);
                 self.refuse_flight(&flight, &refusal);
-            }
-        }
-    }
-
-    /// Lets somebody be asked about a doubt, where the tool's policy names somebody and nobody has
-    /// been asked for this call yet. Returns whether the call waits for that.
-    fn probe(&mut self, key: &IdKey, refused: &Refused) -> bool {
-        let (Why::Table(Decision::InDoubt | Decision::Abandon), Some(entry)) =
-            (refused.why, &refused.entry)
-        else {
-            return false;
-        };
-        let place = (entry.branch, entry.seq);
-        // Two calls that mean one entry wait for one answer.
-        let is_asked = self.flights.values().any(
-            |flight| matches!(flight.stage, Stage::Probing { place: other } if other == place),
-        );
-        let Some(flight) = self.flights.get_mut(key) else {
-            return false;
-        };
-        let policy = Arc::clone(&flight.policy);
-        let Some(reconcile) = &policy.reconcile else {
-            return false;
-        };
-        let ReconcileBy::Command(command) = &reconcile.by else {
-            return false;
-        };
-        if flight.was_probed || !flight.waits() {
-            return false;
-        }
-        flight.was_probed = true;
-        flight.stage = Stage::Probing { place };
-        if !is_asked {
-            let bytes_max = usize::try_from(policy.result_bytes_max).unwrap_or(usize::MAX);
-            let probe = Probe::new(place, entry.fence, command, reconcile, bytes_max);
-            self.probes.push(probe);
-            let said = format!("in doubt at seq={}: asking the reconcile command", place.1);
-            self.say(Level::Info, said);
-        }
-        true
-    }
-
-    /// Somebody was asked about the doubt at a place, whatever came of it: the calls that wait for
-    /// it are decided again.
-    pub fn probed(&mut self, place: (BranchId, Seq)) {
-        for (key, flight) in &mut self.flights {
-            if matches!(flight.stage, Stage::Probing { place: other } if other == place) {
-                flight.stage = Stage::Admitting;
-                self.ops.push(flight.admission(key, &mut self.askings));
             }
         }
     }

@@ -18,6 +18,7 @@ mod client;
 mod ends;
 mod journaled;
 mod known;
+mod probes;
 mod queue;
 mod upstream;
 mod waiters;
@@ -31,7 +32,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::reconcile::Probe;
+use super::reconcile::{Heard, Probe};
 use crate::guard::{Call, Op, Settlement, Ticket};
 use crate::mcp::call::CallIdFrom;
 use crate::mcp::frame::{IdKey, RawId};
@@ -76,6 +77,8 @@ pub struct Options {
     pub ends_on_doubt: bool,
     /// What may differ from tool to tool.
     pub policies: Arc<PolicySet>,
+    /// What the ids of our own requests begin with: unlike any that a client makes.
+    pub own_id_start: String,
 }
 
 /// How long an answer that is being made durable may hold back what came after it from the
@@ -228,7 +231,7 @@ struct PassingRequest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum PassingKind {
     /// `initialize` or `server/discover`: its answer carries the upstream's identity.
-    Identity,
+    Identity { is_handshake: bool },
     /// `tools/list`, its first page or a further one.
     ToolsList { is_first: bool },
     /// `tools/get` or `tools/cancel` of a task: its answer may tell the task's end.
@@ -279,6 +282,14 @@ pub struct Session {
     ops: Vec<(Asked, Op)>,
     /// Doubts about which somebody is to be asked.
     probes: Vec<Probe>,
+    /// Where the asking about each doubt stands: one at a time.
+    probing: HashMap<(BranchId, Seq), probes::Probing>,
+    /// What the upstream said to questions of ours.
+    heard: Vec<((BranchId, Seq), Heard)>,
+    /// How many questions of our own have been given an id.
+    own_ids: u64,
+    /// How far the client and the upstream have come in meeting each other.
+    handshake: probes::Handshake,
     /// The batch that the journal has.
     asked: Vec<Asked>,
     /// How often the journal has been asked about a call.
@@ -373,6 +384,10 @@ impl Session {
             down: queue::DownQueue::default(),
             ops: Vec::new(),
             probes: Vec::new(),
+            probing: HashMap::new(),
+            heard: Vec::new(),
+            own_ids: 0,
+            handshake: probes::Handshake::default(),
             asked: Vec::new(),
             askings: 0,
             asked_at: None,
@@ -407,12 +422,6 @@ impl Session {
     /// Takes what is to be logged.
     pub fn take_said(&mut self) -> Vec<(Level, String)> {
         std::mem::take(&mut self.said)
-    }
-
-    /// Takes the doubts about which somebody is to be asked. The answer is
-    /// [`Session::probed`].
-    pub fn take_probes(&mut self) -> Vec<Probe> {
-        std::mem::take(&mut self.probes)
     }
 
     /// Takes the upstream's lines that are no messages.
@@ -490,6 +499,7 @@ impl Session {
             .chain(self.down.deadline())
             .chain(self.lazy_since.map(|since| since + LAZY_MAX))
             .chain(self.telling.values().map(|(until, _)| *until))
+            .chain(self.probing.values().filter_map(probes::Probing::deadline))
             .chain(self.phase.deadline())
             .min()
     }

@@ -36,7 +36,9 @@ impl Session {
                 return;
             }
             UpstreamLine::Other => {
-                self.down.pass(line);
+                if !self.takes_odd_line(&line, now) {
+                    self.down.pass(line);
+                }
                 return;
             }
             UpstreamLine::Message { method, params, .. } => {
@@ -53,6 +55,10 @@ impl Session {
                 return;
             }
             UpstreamLine::Answer(answer) => {
+                if self.is_own(answer.id) {
+                    self.own_answered(&answer, now);
+                    return;
+                }
                 self.in_flight(answer.id).unwrap_or_else(|| answer.id.key())
             }
         };
@@ -307,7 +313,13 @@ impl Session {
             return line;
         };
         match (&request.kind, answer.outcome) {
-            (PassingKind::Identity, Raw::Result(result)) => {
+            (PassingKind::Identity { is_handshake: true }, Raw::Error(_)) => {
+                self.handshake = super::probes::Handshake::default();
+            }
+            (PassingKind::Identity { is_handshake }, Raw::Result(result)) => {
+                if *is_handshake {
+                    self.handshake.answer();
+                }
                 self.known.read_identity(result);
                 let rewritten = self
                     .options
@@ -377,7 +389,7 @@ impl Session {
 
     /// Takes note of a line of the upstream's that was longer than `--max-message-bytes`: `kept`
     /// are its first and last bytes. Whoever waits for it is told.
-    pub fn upstream_line_too_long(&mut self, prefix: &[u8], tail: &[u8], bytes: u64) {
+    pub fn upstream_line_too_long(&mut self, prefix: &[u8], tail: &[u8], bytes: u64, now: Instant) {
         self.say(
             Level::Warn,
             format!("a line of {bytes} bytes from the upstream is over --max-message-bytes"),
@@ -386,6 +398,10 @@ impl Session {
         let Some(id) = told.id.filter(|_| !told.is_request) else {
             return;
         };
+        if self.is_own(id) {
+            self.own_answer_too_long(id, bytes, now);
+            return;
+        }
         let key = self.in_flight(id).unwrap_or_else(|| id.key());
         let mut refusal = Refusal::new(RefusalKind::MessageTooLarge);
         refusal.side_effect = SideEffect::Unknown;
