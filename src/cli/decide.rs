@@ -190,13 +190,10 @@ pub(super) fn run(args: &DecideArgs, env: Env<'_>) -> Result<Exit, CliError> {
 }
 
 fn show(foreseen: &Foreseen, output: &Output, args: &DecideArgs) -> Result<Exit, CliError> {
-    if args.journal.json {
-        output.json(foreseen)?;
-    } else {
-        let look = output.look();
+    output.document(args.journal.form.form(), foreseen, |look| {
         let head = look.paint(&foreseen.would.to_uppercase(), foreseen.tone().style());
-        output.data(&format!("{head}  {}", foreseen.render()))?;
-    }
+        format!("{head}  {}", foreseen.render())
+    })?;
     Ok(Exit::Ok)
 }
 

@@ -46,7 +46,7 @@ pub(super) fn run(args: &DeliveredArgs, env: Env<'_>) -> Result<Exit, CliError> 
         Act::Deliver
     })?;
     let output = Output::new(args.journal.color);
-    let exit = reports.print(&output, args.journal.json, &|_| {
+    let exit = reports.print(&output, args.journal.form.form(), &|_| {
         "its outcome counts as delivered".to_owned()
     })?;
     args.consent.require(&targets)?;

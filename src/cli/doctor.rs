@@ -96,11 +96,9 @@ pub(super) fn run(args: &DoctorArgs, env: Env<'_>) -> Result<Exit, CliError> {
         checks,
         upstream: found.as_ref().map(UpstreamView::new),
     };
-    if args.journal.json {
-        output.json(&report)?;
-    } else {
-        output.data(&render(&report, output.look()))?;
-    }
+    output.document(args.journal.form.form(), &report, |look| {
+        render(&report, look)
+    })?;
     Ok(if report.ok { Exit::Ok } else { Exit::Failure })
 }
 

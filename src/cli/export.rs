@@ -163,9 +163,13 @@ pub(super) fn run(args: &ExportArgs, env: Env<'_>) -> Result<Exit, CliError> {
         Format::OpenaiChat => format::openai_chat,
         Format::OpenaiResponses => format::openai_responses,
         Format::Anthropic => format::anthropic,
-        Format::Jsonl | Format::Csv => {
+        Format::Jsonl => {
             let chosen = choose_rows(&mut reader, args, workflow.as_ref())?;
-            return rows::write(&mut reader, &chosen, args.format == Format::Csv, &output);
+            return rows::write_jsonl(&mut reader, &chosen, output.lines());
+        }
+        Format::Csv => {
+            let chosen = choose_rows(&mut reader, args, workflow.as_ref())?;
+            return rows::write_csv(&mut reader, &chosen, &output);
         }
     };
     let chosen = choose(&mut reader, args, workflow.as_ref())?;
@@ -309,6 +313,7 @@ fn choose_rows(
                     seen.extend(call_id);
                 }
             }
+            ControlFlow::Continue(())
         })
         .map_err(unusable)?;
     missing(args, &chosen, &seen)?;

@@ -120,27 +120,26 @@ pub(super) fn run(args: &ForkArgs, env: Env<'_>) -> Result<Exit, CliError> {
     };
     forked.map_err(|why| refused(why.to_string()))?;
     let output = Output::new(args.journal.color);
-    if args.journal.json {
-        output.json(&Made {
-            schema_version: SCHEMA_VERSION,
-            dry_run: args.dry_run,
-            workflow_id: workflow.0,
-            branch: 0,
-            from: args.from,
-            new_workflow: args.new_workflow.clone(),
-        })?;
-    } else {
+    let made = Made {
+        schema_version: SCHEMA_VERSION,
+        dry_run: args.dry_run,
+        workflow_id: workflow.0,
+        branch: 0,
+        from: args.from,
+        new_workflow: args.new_workflow.clone(),
+    };
+    output.document(args.journal.form.form(), &made, |_| {
         let would = if args.dry_run {
             "would share"
         } else {
             "shares"
         };
-        output.data(&format!(
+        format!(
             "{} {would} what is before seq {} with {}\n",
-            escape(&args.new_workflow),
-            args.from,
-            escape(&workflow.0)
-        ))?;
-    }
+            escape(&made.new_workflow),
+            made.from,
+            escape(&made.workflow_id)
+        )
+    })?;
     Ok(Exit::Ok)
 }

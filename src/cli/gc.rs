@@ -10,7 +10,7 @@ use super::JournalArgs;
 use super::confirm;
 use super::error::{CliError, Kind};
 use super::exit::Exit;
-use super::output::{Column, Look, Output, SCHEMA_VERSION, Tone, table};
+use super::output::{Column, Form, Look, Output, SCHEMA_VERSION, Tone, table};
 use super::progress::ProgressLine;
 use super::reading::{journal_path, unusable};
 use super::settings::{self, Env};
@@ -100,13 +100,12 @@ pub(super) fn run(args: &GcArgs, env: Env<'_>) -> Result<Exit, CliError> {
         finish(&path, &mut journal, now)?
     };
     let report = Report::new(args, swept, compacted.as_ref());
-    if args.journal.json {
-        output.json(&report)?;
-    } else {
-        output.data(&render(&report, swept, output.look()))?;
-        if let Some(left) = compacted.and_then(|compacted| compacted.left) {
-            output.note(&left);
-        }
+    let form = args.journal.form.form();
+    output.document(form, &report, |look| render(&report, swept, look))?;
+    if let Some(left) = compacted.and_then(|compacted| compacted.left)
+        && form == Form::Text
+    {
+        output.note(&left);
     }
     Ok(Exit::Ok)
 }
@@ -314,7 +313,10 @@ mod tests {
             yes: true,
             journal: JournalArgs {
                 journal: None,
-                json: false,
+                form: super::super::FormArgs {
+                    json: false,
+                    jsonl: false,
+                },
                 color: super::super::output::ColorChoice::Never,
             },
         };

@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 use super::confirm;
 use super::error::{CliError, Kind};
 use super::exit::Exit;
-use super::output::{Column, Look, Output, SCHEMA_VERSION, Tone, table};
+use super::output::{Column, Form, Look, Output, SCHEMA_VERSION, Tone, table};
 use super::progress::ProgressLine;
 use super::reading;
 use super::targets::Targets;
@@ -175,7 +175,13 @@ fn each(
     let total = targets.entries.len() as u64;
     for (done, (place, entry)) in targets.entries.iter().enumerate() {
         progress.show(name, done as u64, total);
-        reports.add(one(&mut hand, place, entry)?);
+        match one(&mut hand, place, entry) {
+            Ok(report) => reports.add(report),
+            Err(error) => {
+                reports.stop(error, total);
+                break;
+            }
+        }
     }
     Ok(reports)
 }
@@ -423,6 +429,9 @@ pub(super) struct Reports {
     pub(super) dry_run: bool,
     pub(super) entries: Vec<Report>,
     counts: Counts,
+    /// Why the rest was not tried; what was done before is told all the same.
+    #[serde(skip)]
+    stopped: Option<CliError>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -440,7 +449,23 @@ impl Reports {
             dry_run,
             entries: Vec::new(),
             counts: Counts::default(),
+            stopped: None,
         }
+    }
+
+    /// Notes why no more of the `total` entries are tried.
+    fn stop(&mut self, error: CliError, total: u64) {
+        let done = self.entries.len();
+        self.stopped = Some(if done == 0 {
+            error
+        } else {
+            CliError::new(
+                error.kind(),
+                format!("stopped after {done} of {total} entries"),
+            )
+            .because(&error)
+            .hint("what was done is done; run it again for the rest")
+        });
     }
 
     fn add(&mut self, report: Report) {
@@ -456,19 +481,25 @@ impl Reports {
     pub(super) fn print(
         &self,
         output: &Output,
-        is_json: bool,
+        form: Form,
         what: &dyn Fn(&Report) -> String,
     ) -> Result<Exit, CliError> {
-        if is_json {
-            output.json(self)?;
-        } else {
-            output.data(&self.render(output.look(), what))?;
+        match form {
+            Form::Text => output.data(&self.render(output.look(), what))?,
+            Form::Json => output.json(self)?,
+            Form::JsonLines => {
+                let mut lines = output.lines();
+                for report in &self.entries {
+                    lines.add(report)?;
+                }
+                lines.flush()?;
+            }
         }
-        Ok(if self.counts.refused > 0 {
-            Exit::Failure
-        } else {
-            Exit::Ok
-        })
+        match &self.stopped {
+            Some(error) => Err(error.clone()),
+            None if self.counts.refused > 0 => Ok(Exit::Failure),
+            None => Ok(Exit::Ok),
+        }
     }
 
     fn render(&self, look: &Look, what: &dyn Fn(&Report) -> String) -> String {

@@ -1,5 +1,6 @@
 //! `checkpoint ls`: which entries there are, and which of them need somebody.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use clap::Args;
@@ -10,7 +11,7 @@ use super::error::CliError;
 use super::escape::escape;
 use super::exit::Exit;
 use super::filter::{Filter, Since};
-use super::output::{Column, Look, Output, SCHEMA_VERSION, Tone, table};
+use super::output::{Column, Form, Look, Output, SCHEMA_VERSION, Tone, table};
 use super::reading::{self, ForkView};
 use super::settings::{self, Env};
 use super::values;
@@ -86,7 +87,7 @@ pub(super) struct LsArgs {
     #[arg(long, value_name = "N", help_heading = "Conditions")]
     branch: Option<u64>,
 
-    /// List at most the newest N; 0 for all [default: 100 in a table, all with --json]
+    /// List at most the newest N; 0 for all [default: 100 in a table, else all]
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
 
@@ -116,11 +117,16 @@ pub(super) fn run(args: &LsArgs, env: Env<'_>) -> Result<Exit, CliError> {
     };
     let now = Time::now();
     let mut reader = reading::open(&path)?;
-    let mut listing =
-        Listing::new(
-            args.limit
-                .unwrap_or(if args.journal.json { 0 } else { LIMIT_DEFAULT }),
-        );
+    let output = Output::new(args.journal.color);
+    let form = args.journal.form.form();
+    let mut listing = Listing::new(args.limit.unwrap_or(match form {
+        Form::Text => LIMIT_DEFAULT,
+        Form::Json | Form::JsonLines => 0,
+    }));
+    let mut lines = output.lines();
+    // Without a limit a line can go out at once; else the newest are known only at the end.
+    let streams = form == Form::JsonLines && listing.limit == 0;
+    let mut written = Ok(());
     if let Some(selection) = selection(&filter, now) {
         listing.forks = reader
             .forks(&selection)
@@ -132,19 +138,35 @@ pub(super) fn run(args: &LsArgs, env: Env<'_>) -> Result<Exit, CliError> {
             .each(&selection, |place, found| {
                 let entry = reading::view(place, found);
                 if filter.matches(&entry, now) {
-                    listing.add(entry);
+                    if streams {
+                        listing.counts.add(&entry);
+                        written = lines.add(&entry);
+                    } else {
+                        listing.add(entry);
+                    }
+                }
+                match written {
+                    Ok(()) => ControlFlow::Continue(()),
+                    Err(_) => ControlFlow::Break(()),
                 }
             })
             .map_err(reading::unusable)?;
     }
+    written?;
     listing.finish();
-    let output = Output::new(args.journal.color);
-    if args.journal.json {
-        output.json(&listing)?;
-    } else {
-        output.data(&render(&listing, output.look(), now))?;
-        if let Some(note) = next_step(&listing, &path, env) {
-            output.note(&note);
+    match form {
+        Form::Json => output.json(&listing)?,
+        Form::JsonLines => {
+            for entry in &listing.entries {
+                lines.add(entry)?;
+            }
+            lines.flush()?;
+        }
+        Form::Text => {
+            output.data(&render(&listing, output.look(), now))?;
+            if let Some(note) = next_step(&listing, &path, env) {
+                output.note(&note);
+            }
         }
     }
     Ok(if args.fail_if_any && listing.counts.matched > 0 {

@@ -57,7 +57,7 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use error::CliError;
 use exit::Exit;
 use logging::{LogFormat, LogLevel, LogSettings};
-use output::{ColorChoice, Output};
+use output::{ColorChoice, Form, Output};
 use proxy_args::{PRINT_VERSION, ProxyArgs};
 use settings::Env;
 
@@ -148,9 +148,8 @@ struct JournalArgs {
     #[arg(long, value_name = "PATH", value_parser = proxy_args::path())]
     journal: Option<PathBuf>,
 
-    /// Print JSON for programs instead of a table
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    form: FormArgs,
 
     /// When to use colour: auto, always or never
     #[arg(
@@ -161,6 +160,28 @@ struct JournalArgs {
         hide_possible_values = true
     )]
     color: ColorChoice,
+}
+
+/// Flags that ask for output that programs read.
+#[derive(Args, Debug)]
+struct FormArgs {
+    /// Print JSON for programs instead of a table
+    #[arg(long)]
+    json: bool,
+
+    /// Print JSON Lines for programs: one object a line
+    #[arg(long, conflicts_with = "json")]
+    jsonl: bool,
+}
+
+impl FormArgs {
+    fn form(&self) -> Form {
+        match (self.json, self.jsonl) {
+            (true, _) => Form::Json,
+            (false, true) => Form::JsonLines,
+            (false, false) => Form::Text,
+        }
+    }
 }
 
 /// Runs the program: parses `args` (the program's own name first), does what they ask, and says on

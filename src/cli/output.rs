@@ -17,8 +17,23 @@ use super::error::CliError;
 use super::escape::{escape, escape_json};
 use super::view::Time;
 
-/// Version of the JSON documents; it rises when a member changes its meaning or goes away.
+/// Version of the JSON documents and lines; it rises when a member changes its meaning or goes
+/// away. `docs/output.md` lists the members.
 pub const SCHEMA_VERSION: u32 = 1;
+
+/// Lines are written in pieces of about this size, in bytes.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// In which form a command prints what it found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Tables and sentences for people.
+    Text,
+    /// One JSON document.
+    Json,
+    /// JSON Lines: one object a line.
+    JsonLines,
+}
 
 /// When colour is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -175,16 +190,31 @@ impl Output {
         self.bytes(escape_json(&text).as_bytes())
     }
 
-    /// Writes one JSON document on a line of its own.
+    /// Writes one JSON document in the form that was asked for, or what `text` makes of it.
     ///
     /// # Errors
     ///
     /// As [`Output::data`].
-    pub fn json_line(&self, document: &impl Serialize) -> Result<(), CliError> {
-        let mut text = serde_json::to_string(document)
-            .map_err(|error| CliError::from(io::Error::from(error)))?;
-        text.push('\n');
-        self.bytes(escape_json(&text).as_bytes())
+    pub fn document(
+        &self,
+        form: Form,
+        document: &impl Serialize,
+        text: impl FnOnce(&Look) -> String,
+    ) -> Result<(), CliError> {
+        match form {
+            Form::Text => self.data(&text(&self.look)),
+            Form::Json => self.json(document),
+            Form::JsonLines => self.bytes(json_line(document)?.as_bytes()),
+        }
+    }
+
+    /// Returns a writer of JSON Lines.
+    #[must_use]
+    pub fn lines(&self) -> JsonLines<'_> {
+        JsonLines {
+            output: self,
+            piece: String::new(),
+        }
     }
 
     /// Waits, and returns early with whether whoever reads standard output has gone away.
@@ -202,6 +232,61 @@ impl Output {
     pub fn note(&self, text: &str) {
         let _ = writeln!(io::stderr().lock(), "checkpoint: {}", escape(text));
     }
+}
+
+/// Writes objects of one sort, each on a line of its own and with the version as its first member.
+///
+/// What is added is written in pieces, so that a hundred thousand lines are not as many writes;
+/// the last of them only by [`JsonLines::flush`].
+#[derive(Debug)]
+pub struct JsonLines<'a> {
+    output: &'a Output,
+    piece: String,
+}
+
+impl JsonLines<'_> {
+    /// Adds a line. `item` must be an object without `schema_version`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Output::data`].
+    pub fn add(&mut self, item: &impl Serialize) -> Result<(), CliError> {
+        #[derive(Serialize)]
+        struct Versioned<'a, T> {
+            schema_version: u32,
+            #[serde(flatten)]
+            item: &'a T,
+        }
+        self.piece.push_str(&json_line(&Versioned {
+            schema_version: SCHEMA_VERSION,
+            item,
+        })?);
+        if self.piece.len() >= PIECE_BYTES {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Writes what was added.
+    ///
+    /// # Errors
+    ///
+    /// As [`Output::data`].
+    pub fn flush(&mut self) -> Result<(), CliError> {
+        self.output.bytes(self.piece.as_bytes())?;
+        self.piece.clear();
+        Ok(())
+    }
+}
+
+/// Returns a document on one line, with the line's end.
+fn json_line(document: &impl Serialize) -> Result<String, CliError> {
+    let text =
+        serde_json::to_string(document).map_err(|error| CliError::from(io::Error::from(error)))?;
+    // A payload is spliced in as it came, and may have line ends between its tokens.
+    let mut line = escape_json(&text).replace(['\n', '\r'], " ");
+    line.push('\n');
+    Ok(line)
 }
 
 /// Returns the terminal's columns; a pseudo-terminal that nobody sized says 0, which is no width.

@@ -64,7 +64,7 @@ pub(super) fn run(args: &ReopenArgs, env: Env<'_>) -> Result<Exit, CliError> {
         Act::Reopen
     })?;
     let output = Output::new(args.journal.color);
-    let exit = reports.print(&output, args.journal.json, &|report| {
+    let exit = reports.print(&output, args.journal.form.form(), &|report| {
         format!("the next call of seq {} will run", report.seq)
     })?;
     args.consent.require(&targets)?;

@@ -147,7 +147,9 @@ pub(super) fn run(args: &ResolveArgs, env: Env<'_>) -> Result<Exit, CliError> {
             open: (is_open && !targets.is_bulk).then_some(entry.fence),
         }
     })?;
-    let exit = reports.print(&output, args.journal.json, &|report| said.words(report))?;
+    let exit = reports.print(&output, args.journal.form.form(), &|report| {
+        said.words(report)
+    })?;
     args.consent.require(&targets)?;
     Ok(exit)
 }
@@ -176,7 +178,7 @@ fn auto(args: &ResolveArgs, path: &Path, env: Env<'_>) -> Result<Exit, CliError>
     let is_trial = args.consent.is_trial(&targets);
     let output = Output::new(args.journal.color);
     let reports = hand::ask(path, &targets, &policies, &deed, is_trial)?;
-    let exit = reports.print(&output, args.journal.json, &|report| {
+    let exit = reports.print(&output, args.journal.form.form(), &|report| {
         use super::view::Status;
         match report.status {
             Status::Completed => "a call is answered with what the command found".to_owned(),

@@ -60,11 +60,11 @@ pub(super) fn run(args: &ShowArgs, env: Env<'_>) -> Result<Exit, CliError> {
     let target = Target::new(&path, &detail.entry, env);
     let next = next::legal_commands(&detail, &target, super::is_command_name);
     let output = Output::new(args.journal.color);
-    if args.journal.json {
-        output.json(&document(&detail, &next))?;
-    } else {
-        output.data(&render::render(&detail, &next, output.look()))?;
-    }
+    output.document(
+        args.journal.form.form(),
+        &document(&detail, &next),
+        |look| render::render(&detail, &next, look),
+    )?;
     Ok(Exit::Ok)
 }
 

@@ -10,7 +10,7 @@ use super::JournalArgs;
 use super::error::CliError;
 use super::escape::escape;
 use super::exit::Exit;
-use super::output::{Look, Output, SCHEMA_VERSION, Times, Tone};
+use super::output::{Form, Look, Output, Times, Tone};
 use super::reading;
 use super::settings::{self, Env};
 use super::values;
@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Follow what happens
 ///
 /// A line for each thing that happens, from whichever proxy: calls that start, end, or are cut
-/// off, and every event. Runs until it is interrupted. With --json one object a line.
+/// off, and every event. Runs until it is interrupted. With --json, too, one object a line.
 #[derive(Args, Debug)]
 pub(super) struct TailArgs {
     /// Begin with about this many of the newest things
@@ -59,6 +59,9 @@ pub(super) fn run(args: &TailArgs, env: Env<'_>) -> Result<Exit, CliError> {
     let reader = reading::open(&path)?;
     let own = reader.usual_workflow().map_err(reading::unusable)?.0;
     let output = Output::new(args.journal.color);
+    // What follows has no end, so that one document of it could not be read: both are lines.
+    let form = args.journal.form.form();
+    let mut json = output.lines();
     let mut follower = Follower::new(reader, start).map_err(reading::unusable)?;
     // About as many as were asked for: attempts and events are counted apart.
     let mut first_max = match start {
@@ -79,12 +82,12 @@ pub(super) fn run(args: &TailArgs, env: Env<'_>) -> Result<Exit, CliError> {
             lines.drain(..lines.len().saturating_sub(max));
         }
         for line in &lines {
-            if args.journal.json {
-                output.json_line(line)?;
-            } else {
-                output.data(&line.render(output.look(), &own))?;
+            match form {
+                Form::Text => output.data(&line.render(output.look(), &own))?,
+                Form::Json | Form::JsonLines => json.add(line)?,
             }
         }
+        json.flush()?;
         if follower.is_behind() {
             continue;
         }
@@ -97,7 +100,6 @@ pub(super) fn run(args: &TailArgs, env: Env<'_>) -> Result<Exit, CliError> {
 /// One thing that happened; its JSON document.
 #[derive(Debug, Serialize)]
 struct Line {
-    schema_version: u32,
     at: Time,
     /// `started`, `completed`, `failed`, `input_required`, `accepted`, `in_doubt`, or an event's
     /// kind.
@@ -123,7 +125,6 @@ impl Line {
     fn new(happening: &Happening) -> Self {
         let entry = happening.entry.as_ref();
         let mut line = Self {
-            schema_version: SCHEMA_VERSION,
             at: Time(happening.at.0),
             what: String::new(),
             workflow_id: entry.map(|about| about.place.workflow.0.clone()),

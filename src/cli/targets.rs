@@ -3,6 +3,7 @@
 //! Reads only; what may be done to them is judged again, entry by entry, when it is done.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -233,6 +234,7 @@ impl TargetArgs {
                     {
                         entries.push((place.clone(), *entry));
                     }
+                    ControlFlow::Continue(())
                 })
                 .map_err(reading::unusable)?;
         }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::JournalArgs;
 use super::error::CliError;
 use super::exit::Exit;
-use super::output::{Column, Look, Output, SCHEMA_VERSION, Tone, table};
+use super::output::{Column, Form, Look, Output, SCHEMA_VERSION, Tone, table};
 use super::progress::ProgressLine;
 use super::reading::{journal_path, unusable};
 use super::settings::{self, Env};
@@ -27,31 +27,46 @@ pub(super) struct VerifyArgs {
 pub(super) fn run(args: &VerifyArgs, env: Env<'_>) -> Result<Exit, CliError> {
     let path = settings::journal_required(args.journal.journal.clone(), env)?;
     let journal = journal_path(&path)?;
+    let output = Output::new(args.journal.color);
+    let form = args.journal.form.form();
     let mut findings = Vec::new();
+    let mut lines = output.lines();
+    let mut written = Ok(());
+    let mut is_sound = true;
     let mut line = ProgressLine::new();
     let seen = verify::verify(
         &journal,
-        &mut |finding| findings.push(Finding::from(finding)),
+        &mut |finding| {
+            is_sound = false;
+            let finding = Finding::from(finding);
+            if form != Form::JsonLines {
+                findings.push(finding);
+            } else if written.is_ok() {
+                written = lines.add(&finding);
+            }
+        },
         &mut |progress| line.show(progress.stage, progress.done, progress.total),
     )
     .map_err(unusable)?;
     line.clear();
+    written?;
     let report = Report {
         schema_version: SCHEMA_VERSION,
-        ok: findings.is_empty(),
+        ok: is_sound,
         findings,
         counts: Counts::from(seen),
     };
-    let output = Output::new(args.journal.color);
-    if args.journal.json {
-        output.json(&report)?;
-    } else {
-        output.data(&render(&report, output.look()))?;
-        if !report.ok {
-            output.note(
-                "damaged entries are never replayed and never run; restore the journal from a \
-                 backup, or settle by hand what it still tells",
-            );
+    match form {
+        Form::Json => output.json(&report)?,
+        Form::JsonLines => lines.flush()?,
+        Form::Text => {
+            output.data(&render(&report, output.look()))?;
+            if !report.ok {
+                output.note(
+                    "damaged entries are never replayed and never run; restore the journal from a \
+                     backup, or settle by hand what it still tells",
+                );
+            }
         }
     }
     Ok(if report.ok { Exit::Ok } else { Exit::Damaged })

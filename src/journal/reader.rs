@@ -250,11 +250,14 @@ impl Reader {
     pub fn each(
         &mut self,
         selection: &Selection,
-        mut take: impl FnMut(&Place, Found),
+        mut take: impl FnMut(&Place, Found) -> ControlFlow<()>,
     ) -> Result<(), CannotUse> {
         self.in_snapshot(|reader| {
             for (branch, place) in reader.branches(selection)? {
-                reader.each_of_branch(branch, selection, |found| take(&place, found))?;
+                let went = reader.each_of_branch(branch, selection, |found| take(&place, found))?;
+                if went.is_break() {
+                    break;
+                }
             }
             Ok(())
         })
@@ -434,7 +437,10 @@ impl Reader {
             ..Selection::default()
         };
         let mut found = None;
-        self.each_of_branch(id, &only, |one| found = Some(one))?;
+        let _ = self.each_of_branch(id, &only, |one| {
+            found = Some(one);
+            ControlFlow::Continue(())
+        })?;
         Ok(found.map(|found| (place, found)))
     }
 
@@ -513,7 +519,7 @@ impl Reader {
             }
             let all = Selection::default();
             for (id, end) in line.into_iter().rev() {
-                reader.each_of_branch(id, &all, |found| {
+                let _ = reader.each_of_branch(id, &all, |found| {
                     let seq = match &found {
                         Found::Whole { entry, .. } => entry.seq.0,
                         Found::Torn(torn) => torn.seq,
@@ -521,6 +527,7 @@ impl Reader {
                     if seq < end {
                         take(found);
                     }
+                    ControlFlow::Continue(())
                 })?;
             }
             Ok(())
@@ -749,8 +756,8 @@ impl Reader {
         &self,
         branch: BranchId,
         selection: &Selection,
-        mut take: impl FnMut(Found),
-    ) -> Result<(), CannotUse> {
+        mut take: impl FnMut(Found) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, CannotUse> {
         let (sql, values) = entries_sql(branch, selection);
         let mut statement = self
             .db()
@@ -760,9 +767,11 @@ impl Reader {
             .query(params_from_iter(values))
             .map_err(|error| self.refuse(error))?;
         while let Some(row) = rows.next().map_err(|error| self.refuse(error))? {
-            take(self.found(row));
+            if take(self.found(row)).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
         }
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     }
 
     fn found(&self, row: &Row<'_>) -> Found {

@@ -247,4 +247,23 @@ fn a_large_journal_is_listed_in_little_memory() {
     );
     assert_eq!(listing["counts"]["shown"], 3);
     assert_eq!(listed(&world, &["--tool", "charge"]), [1]);
+
+    // As lines they are not collected: all of them take no more than a few.
+    let lines = world
+        .command("sh")
+        .args(["-c", "ulimit -v 60000; exec \"$0\" \"$@\""])
+        .arg(crate::world::checkpoint())
+        .args(["ls", "--jsonl", "--journal"])
+        .arg(world.journal())
+        .output()
+        .unwrap();
+    assert!(lines.status.success(), "{}", text(&lines));
+    let seqs = lines
+        .stdout
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| {
+            let entry: Value = serde_json::from_slice(line).ok()?;
+            entry["seq"].as_u64()
+        });
+    assert!(seqs.eq(1..=100_000), "{} bytes", lines.stdout.len());
 }

@@ -23,6 +23,7 @@ mod desk_decide;
 mod desk_fork;
 mod desk_late;
 mod desk_open;
+mod desk_output;
 mod desk_read;
 mod desk_reopen;
 mod desk_resolve;

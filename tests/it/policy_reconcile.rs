@@ -251,6 +251,29 @@ fn the_operator_may_have_the_command_asked() {
     );
 }
 
+/// What was done before the journal was lost is told, in each form, and how far it came.
+#[test]
+fn what_stops_the_rest_does_not_hide_what_was_done() {
+    for form in [&[][..], &["--json"], &["--jsonl"]] {
+        let world = World::new();
+        for seq in 1..=3 {
+            lose(&world, &Call::charge(seq).seq(seq));
+        }
+        let journal = world.journal().display().to_string();
+        let marker = world.path("marker").display().to_string();
+        let says = format!("[ -e {marker} ] && mv {journal} {journal}.away; touch {marker}\n");
+        let policy = policy(&world, &(says + COMPLETED), "");
+        let (code, text) = auto(&world, &policy, &[&["1", "2", "3"][..], form].concat());
+        assert_eq!(code, 5, "{text}");
+        for words in ["PENDING", "COMPLETED", "stopped after 1 of 3 entries"] {
+            assert!(text.contains(words), "no {words:?}: {text}");
+        }
+        std::fs::rename(world.path("state/run.db.away"), world.journal()).unwrap();
+        let statuses = [1, 2, 3].map(|seq| world.status(seq));
+        assert_eq!(statuses, ["COMPLETED", "PENDING", "PENDING"]);
+    }
+}
+
 #[test]
 fn an_unclear_word_leaves_the_doubt_to_the_operator() {
     let world = World::new();

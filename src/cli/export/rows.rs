@@ -9,7 +9,7 @@ use super::super::detail::{Detail, Payload};
 use super::super::error::CliError;
 use super::super::escape::{escape, escape_json};
 use super::super::exit::Exit;
-use super::super::output::Output;
+use super::super::output::{JsonLines, Output};
 use super::super::show::fill;
 use super::super::view::EntryView;
 use super::{Chosen, PIECE_BYTES, each};
@@ -52,25 +52,15 @@ struct Line<'a> {
     outcome: &'a Payload,
 }
 
-pub(super) fn write(
+pub(super) fn write_csv(
     reader: &mut Reader,
     chosen: &[Chosen],
-    is_csv: bool,
     output: &Output,
 ) -> Result<Exit, CliError> {
-    let mut piece = if is_csv {
-        format!("{}\r\n", COLUMNS.join(","))
-    } else {
-        String::new()
-    };
+    let mut piece = format!("{}\r\n", COLUMNS.join(","));
     each(reader, chosen, "entries", |_, whole| {
         if let Some(whole) = whole {
-            let detail = fill::detail(whole);
-            if is_csv {
-                piece.push_str(&csv(&detail));
-            } else {
-                piece.push_str(&jsonl(&detail));
-            }
+            piece.push_str(&csv(&fill::detail(whole)));
         }
         if piece.len() >= PIECE_BYTES {
             output.bytes(piece.as_bytes())?;
@@ -82,15 +72,23 @@ pub(super) fn write(
     Ok(Exit::Ok)
 }
 
-fn jsonl(detail: &Detail) -> String {
-    let line = Line {
-        entry: &detail.entry,
-        arguments: &detail.arguments,
-        outcome: &detail.outcome,
-    };
-    let text = serde_json::to_string(&line).expect("views hold nothing but JSON");
-    // A payload is spliced in as it came, and may have line ends between its tokens.
-    format!("{}\n", escape_json(&text).replace(['\n', '\r'], " "))
+pub(super) fn write_jsonl(
+    reader: &mut Reader,
+    chosen: &[Chosen],
+    mut lines: JsonLines<'_>,
+) -> Result<Exit, CliError> {
+    each(reader, chosen, "entries", |_, whole| {
+        let Some(detail) = whole.map(fill::detail) else {
+            return Ok(());
+        };
+        lines.add(&Line {
+            entry: &detail.entry,
+            arguments: &detail.arguments,
+            outcome: &detail.outcome,
+        })
+    })?;
+    lines.flush()?;
+    Ok(Exit::Ok)
 }
 
 fn csv(detail: &Detail) -> String {

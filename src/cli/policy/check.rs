@@ -12,7 +12,7 @@ use crate::cli::error::CliError;
 use crate::cli::escape::escape;
 use crate::cli::exit::Exit;
 use crate::cli::output::{Output, SCHEMA_VERSION};
-use crate::cli::{policy_file, proxy_args, reading, values};
+use crate::cli::{FormArgs, policy_file, proxy_args, reading, values};
 use crate::rules::policy::{FIELDS, Policy, PolicySet, ThreadId};
 
 /// Check a policy file whole, as the proxy does before it starts
@@ -33,9 +33,8 @@ pub(super) struct CheckArgs {
     #[arg(long, value_name = "PATH", value_parser = proxy_args::path())]
     journal: Option<PathBuf>,
 
-    /// Print JSON for programs
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    form: FormArgs,
 }
 
 /// The JSON document of `policy check`.
@@ -78,11 +77,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<Exit, CliError> {
         }
     };
     let report = report(&args.file, &set, args.tool.as_deref(), tools);
-    if args.json {
-        Output::plain().json(&report)?;
-    } else {
-        Output::plain().data(&text(&report))?;
-    }
+    Output::plain().document(args.form.form(), &report, |_| text(&report))?;
     Ok(Exit::Ok)
 }
 

@@ -192,6 +192,7 @@ fn every_version_has_a_dump_that_this_one_opens_and_finds_sound() {
                 );
                 assert!(is_whole, "{found:?}");
                 read += 1;
+                std::ops::ControlFlow::Continue(())
             })
             .unwrap();
         assert_eq!(read, seen.entries);
