@@ -97,6 +97,7 @@ fn help_texts() {
         "policy",
         "doctor",
         "completions",
+        "man",
     ] {
         assert_help(command, &[command, "--help"]);
     }
@@ -105,22 +106,25 @@ fn help_texts() {
 /// Fails where a command was added without its help text above.
 #[test]
 fn every_command_has_a_help_snapshot() {
-    let help = run(&["-h"], &[]).stdout;
-    let commands = help
-        .lines()
+    let names = commands(&[]);
+    for name in &names {
+        let path = format!("{}/fixtures/help/{name}.txt", env!("CARGO_MANIFEST_DIR"));
+        assert!(Path::new(&path).exists(), "{name}: add it to help_texts()");
+    }
+    assert!(names.len() >= 4, "{names:?}");
+}
+
+/// The commands that the short help below these words lists.
+fn commands(words: &[&str]) -> Vec<String> {
+    let help = run(&[words, &["-h"]].concat(), &[]).stdout;
+    help.lines()
         .skip_while(|line| !line.starts_with("Commands"))
         .skip(1)
         .take_while(|line| !line.is_empty())
         .filter_map(|line| line.strip_prefix("  "))
-        .filter(|line| !line.starts_with(' '));
-    let mut count = 0;
-    for command in commands {
-        let name = command.split(' ').next().unwrap();
-        let path = format!("{}/fixtures/help/{name}.txt", env!("CARGO_MANIFEST_DIR"));
-        assert!(Path::new(&path).exists(), "{name}: add it to help_texts()");
-        count += 1;
-    }
-    assert!(count >= 4, "{help}");
+        .filter(|line| !line.starts_with(' '))
+        .map(|line| line.split(' ').next().unwrap().to_owned())
+        .collect()
 }
 
 #[test]
@@ -319,9 +323,75 @@ fn completions_name_every_command() {
     }
 }
 
+/// Each command, however deep, has a page that says what its help says, in requests that man knows.
+#[test]
+fn every_command_has_a_manual_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("made/man1");
+    let ran = run(&["man", folder.to_str().unwrap()], &[]);
+    assert_eq!((ran.code, &*ran.stdout, &*ran.stderr), (0, "", ""));
+    let mut left: Vec<String> = std::fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    let mut wanted = vec![Vec::new()];
+    while let Some(words) = wanted.pop() {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        for name in commands(&words) {
+            let inner = words.iter().map(|word| (*word).to_owned()).chain([name]);
+            wanted.push(inner.collect());
+        }
+        let file = [&["checkpoint"], &words[..]].concat().join("-") + ".1";
+        let page = std::fs::read_to_string(folder.join(&file)).unwrap();
+        left.retain(|name| *name != file);
+        if words.is_empty() {
+            assert_eq!(run(&["man"], &[]).stdout, page);
+        }
+        // What begins with a dot or an apostrophe by accident would be lost.
+        for line in page.lines().filter(|line| line.starts_with(['.', '\''])) {
+            let request = line[1..].split(' ').next().unwrap();
+            let known = ["TH", "SH", "TP", "RS", "RE", "PP", "IP", "br", "ie", "el"];
+            assert!(known.contains(&request), "{file}: {line}");
+        }
+        let mut plain = page.clone();
+        for (roff, text) in [("\\-", "-"), ("\\*(Aq", "'"), ("\\fB", ""), ("\\fR", "")] {
+            plain = plain.replace(roff, text);
+        }
+        let help = run(&[&words[..], &["--help"]].concat(), &[]).stdout;
+        let first = help.lines().next().unwrap();
+        for part in ["\n.SH NAME\n", "\n.SH SYNOPSIS\n", first] {
+            assert!(plain.contains(part), "{file}: no {part:?}");
+        }
+        let flags = help
+            .split_whitespace()
+            .filter(|word| word.starts_with("--"));
+        for flag in flags {
+            let name: &str = flag.trim_end_matches(|c: char| !c.is_ascii_alphabetic());
+            let name = name.split(['=', '[']).next().unwrap();
+            assert!(plain.contains(name), "{file}: no {name}");
+        }
+    }
+    assert!(left.is_empty(), "pages of no command: {left:?}");
+}
+
+#[test]
+fn manual_pages_that_can_not_be_written_are_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let ran = run(&["man", file.to_str().unwrap()], &[]);
+    assert_eq!((ran.code, &*ran.stdout), (1, ""), "{}", ran.stderr);
+    assert!(ran.stderr.contains("can't be written to"), "{}", ran.stderr);
+}
+
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
-    for args in [&["completions", "bash"][..], &["--help"], &["--version"]] {
+    for args in [
+        &["completions", "bash"][..],
+        &["man"],
+        &["--help"],
+        &["--version"],
+    ] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let output = checkpoint(args, &[]).stdout(writer).output().unwrap();

@@ -27,6 +27,7 @@ mod golden;
 mod hand;
 pub mod logging;
 mod ls;
+mod man;
 pub mod output;
 mod policy;
 mod policy_file;
@@ -112,6 +113,7 @@ enum Command {
     Demo(demo::DemoArgs),
     Policy(policy::PolicyArgs),
     Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
 }
 
 /// Flags about log lines.
@@ -220,6 +222,7 @@ fn dispatch(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<Ex
         Some(Command::Demo(args)) => demo::run(&args, env),
         Some(Command::Policy(args)) => policy::run(&args),
         Some(Command::Completions(args)) => completions::run(&args),
+        Some(Command::Man(args)) => man::run(&args),
         None if cli.proxy.version.as_deref() == Some(PRINT_VERSION) => {
             let version = concat!("checkpoint ", env!("CARGO_PKG_VERSION"), "\n");
             Output::plain().data(version)?;
