@@ -452,10 +452,11 @@ fn the_pinned_peers_stand_in_the_compatibility_page() {
         .iter()
         .map(|(name, version)| (name.clone(), version.as_str().unwrap().to_owned()))
         .collect();
-    for list in ["mcp1.txt", "mcp2.txt"] {
+    for list in ["mcp1.txt", "mcp2.txt", "providers.txt"] {
         for line in document(&format!("fixtures/peers/python/{list}")).lines() {
             if let Some((name, version)) = line.split_once("==")
-                && (name == "mcp" || name.starts_with("mcp-server"))
+                && (["mcp", "openai", "anthropic"].contains(&name)
+                    || name.starts_with("mcp-server"))
             {
                 pins.push((name.to_owned(), version.to_owned()));
             }

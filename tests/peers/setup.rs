@@ -57,6 +57,13 @@ pub(crate) fn python() -> Option<&'static Python> {
     or_skip(PYTHON.get_or_init(install_python))
 }
 
+/// Returns an interpreter with the providers' packages, installed; `None` (said loudly) where
+/// there is no Python.
+pub(crate) fn providers() -> Option<&'static PathBuf> {
+    static PROVIDERS: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    or_skip(PROVIDERS.get_or_init(install_providers))
+}
+
 /// Says that a test is skipped and why; fails instead where nothing may be skipped.
 ///
 /// It writes to the real stderr: the test runner hides what passing tests print.
@@ -128,24 +135,41 @@ fn install_python() -> Result<Python, String> {
     let requirements = [fixture("python/mcp1.txt"), fixture("python/mcp2.txt")];
     once(&root, &versions, &requirements, || {
         for (name, file) in ["mcp1", "mcp2"].iter().zip(&requirements) {
-            let venv = root.join(name);
-            run(Command::new("python3")
-                .args(["-m", "venv", "--clear"])
-                .arg(&venv))?;
-            run(Command::new(venv.join("bin/python"))
-                .args([
-                    "-m",
-                    "pip",
-                    "install",
-                    "--quiet",
-                    "--disable-pip-version-check",
-                    "-r",
-                ])
-                .arg(file))?;
+            environment(&root.join(name), file)?;
         }
         Ok(())
     })?;
     Ok(Python { root })
+}
+
+fn install_providers() -> Result<PathBuf, String> {
+    let versions = version("python3")?;
+    let root = peers_root()?.join("providers");
+    let requirements = fixture("python/providers.txt");
+    once(
+        &root,
+        &versions,
+        std::slice::from_ref(&requirements),
+        || environment(&root.join("all"), &requirements),
+    )?;
+    Ok(root.join("all/bin/python"))
+}
+
+/// Makes a virtual environment with these packages.
+fn environment(venv: &Path, requirements: &Path) -> Result<(), String> {
+    run(Command::new("python3")
+        .args(["-m", "venv", "--clear"])
+        .arg(venv))?;
+    run(Command::new(venv.join("bin/python"))
+        .args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "-r",
+        ])
+        .arg(requirements))
 }
 
 /// Runs `install` unless the stamp in `root` says that it has been done so already.

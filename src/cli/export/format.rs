@@ -7,7 +7,9 @@
 //! Must not: read a journal, or decide whether an entry may be exported.
 //!
 //! Source: MCP "Tools" (`CallToolResult`); OpenAI API reference, "Chat completions" (tool message)
-//! and "Responses" (`function_call_output`); Anthropic API reference, "Messages" (`tool_result`).
+//! and "Responses" (`function_call_output`), OpenAI guides "Images and vision" and "File inputs";
+//! Anthropic API reference, "Messages" (`tool_result`). `tests/peers/export.rs` holds what is
+//! written to the types in the providers' own packages.
 
 use crate::json::{self, Kind};
 
@@ -123,18 +125,8 @@ pub(super) fn openai_chat(item: &Item) -> String {
 /// Returns a `function_call_output` of OpenAI's responses.
 pub(super) fn openai_responses(item: &Item) -> String {
     let output = match &item.came {
-        Came::Result(body) if blocks(body).iter().any(Block::is_image) => {
-            let parts: Vec<String> = blocks(body)
-                .iter()
-                .map(|block| match block {
-                    Block::Image { media_type, data } => format!(
-                        "{{\"type\":\"input_image\",\"image_url\":\"data:{};base64,{}\"}}",
-                        inside(media_type),
-                        inside(data)
-                    ),
-                    other => format!("{{\"type\":\"input_text\",\"text\":{}}}", other.text()),
-                })
-                .collect();
+        Came::Result(body) if blocks(body).iter().any(Block::is_media) => {
+            let parts: Vec<String> = blocks(body).iter().map(responses_block).collect();
             format!("[{}]", parts.join(","))
         }
         came => plain(came),
@@ -145,6 +137,24 @@ pub(super) fn openai_responses(item: &Item) -> String {
     )
 }
 
+fn responses_block(block: &Block) -> String {
+    match block {
+        Block::Image { media_type, data } => format!(
+            "{{\"type\":\"input_image\",\"image_url\":\"data:{media_type};base64,{}\"}}",
+            inside(data)
+        ),
+        Block::Document { name, data } => format!(
+            "{{\"type\":\"input_file\",\"filename\":{},\
+             \"file_data\":\"data:application/pdf;base64,{}\"}}",
+            json::quote(name),
+            inside(data)
+        ),
+        text @ Block::Text(_) => {
+            format!("{{\"type\":\"input_text\",\"text\":{}}}", text.text())
+        }
+    }
+}
+
 /// Returns a `tool_result` block of Anthropic's messages.
 pub(super) fn anthropic(item: &Item) -> String {
     let (content, is_error) = match &item.came {
@@ -153,7 +163,7 @@ pub(super) fn anthropic(item: &Item) -> String {
             let is_error =
                 json::last_member(body, "isError").is_some_and(|member| member.value == b"true");
             let blocks = blocks(body);
-            let content = if blocks.iter().any(|block| block.is_media()) {
+            let content = if blocks.iter().any(Block::is_media) {
                 let parts: Vec<String> = blocks.iter().filter_map(anthropic_block).collect();
                 format!("[{}]", parts.join(","))
             } else {
@@ -171,16 +181,16 @@ pub(super) fn anthropic(item: &Item) -> String {
 
 fn anthropic_block(block: &Block) -> Option<String> {
     match block {
-        Block::Image { media_type, data } if is_image_type(media_type) => Some(format!(
-            "{{\"type\":\"image\",\"source\":{{\"type\":\"base64\",\"media_type\":{media_type},\
+        Block::Image { media_type, data } => Some(format!(
+            "{{\"type\":\"image\",\"source\":{{\"type\":\"base64\",\"media_type\":\"{media_type}\",\
              \"data\":{data}}}}}"
         )),
-        Block::Document { data } => Some(format!(
+        Block::Document { data, .. } => Some(format!(
             "{{\"type\":\"document\",\"source\":{{\"type\":\"base64\",\
              \"media_type\":\"application/pdf\",\"data\":{data}}}}}"
         )),
-        other => {
-            let text = other.text();
+        text @ Block::Text(_) => {
+            let text = text.text();
             // An empty text block is refused there.
             (text != "\"\"").then(|| text_block(&text))
         }
@@ -191,15 +201,11 @@ fn text_block(text: &str) -> String {
     format!("{{\"type\":\"text\",\"text\":{text}}}")
 }
 
-/// Returns whether Anthropic's messages take an image of this type.
-fn is_image_type(media_type: &str) -> bool {
-    [
-        "\"image/jpeg\"",
-        "\"image/png\"",
-        "\"image/gif\"",
-        "\"image/webp\"",
-    ]
-    .contains(&media_type)
+/// Returns a type of images, if it is one that both providers take.
+fn image_type(media_type: &str) -> Option<&'static str> {
+    ["image/jpeg", "image/png", "image/gif", "image/webp"]
+        .into_iter()
+        .find(|known| *known == media_type)
 }
 
 /// Returns all of it as one JSON string.
@@ -220,19 +226,23 @@ fn plain(came: &Came) -> String {
     }
 }
 
-/// One block of a result's content; all texts are raw JSON strings.
+/// One block of a result's content; texts and data are raw JSON strings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Block {
     Text(String),
-    Image { media_type: String, data: String },
-    Document { data: String },
+    /// An image of a type that the providers take.
+    Image {
+        media_type: &'static str,
+        data: String,
+    },
+    /// A PDF.
+    Document {
+        name: String,
+        data: String,
+    },
 }
 
 impl Block {
-    fn is_image(&self) -> bool {
-        matches!(self, Self::Image { .. })
-    }
-
     fn is_media(&self) -> bool {
         matches!(self, Self::Image { .. } | Self::Document { .. })
     }
@@ -242,14 +252,15 @@ impl Block {
         match self {
             Self::Text(raw) => raw.clone(),
             Self::Image { media_type, data } => named("image", media_type, data),
-            Self::Document { data } => named("document", "\"application/pdf\"", data),
+            Self::Document { data, .. } => named("document", PDF, data),
         }
     }
 }
 
+const PDF: &str = "application/pdf";
+
 /// Returns what stands in the place of something that a text can't carry.
 fn named(what: &str, media_type: &str, data: &str) -> String {
-    let media_type = json::text(media_type.as_bytes()).unwrap_or_default();
     let bytes = inside(data).len();
     json::quote(&format!(
         "[{what} of type {media_type}, {bytes} characters of base64, left out]"
@@ -282,11 +293,11 @@ fn block(raw: &[u8]) -> Block {
     let kind = json::last_member(raw, "type").and_then(|member| json::text(member.value));
     match kind.as_deref() {
         Some("text") => member(raw, "text").map_or_else(whole, Block::Text),
-        Some("image") => match (member(raw, "mimeType"), member(raw, "data")) {
-            (Some(media_type), Some(data)) => Block::Image { media_type, data },
+        Some("image") => match (media_type(raw), member(raw, "data")) {
+            (Some(media_type), Some(data)) => media("image", &media_type, data),
             _ => whole(),
         },
-        Some("audio") => match (member(raw, "mimeType"), member(raw, "data")) {
+        Some("audio") => match (media_type(raw), member(raw, "data")) {
             (Some(media_type), Some(data)) => Block::Text(named("audio", &media_type, &data)),
             _ => whole(),
         },
@@ -294,25 +305,47 @@ fn block(raw: &[u8]) -> Block {
             let Some(resource) = json::last_member(raw, "resource") else {
                 return whole();
             };
-            let media_type = member(resource.value, "mimeType").unwrap_or_else(|| "\"\"".into());
+            let media_type = media_type(resource.value).unwrap_or_default();
             match (
                 member(resource.value, "text"),
                 member(resource.value, "blob"),
             ) {
                 (Some(text), _) => Block::Text(text),
-                (None, Some(data)) if media_type == "\"application/pdf\"" => {
-                    Block::Document { data }
-                }
-                (None, Some(data)) if is_image_type(&media_type) => {
-                    Block::Image { media_type, data }
-                }
-                (None, Some(data)) => Block::Text(named("resource", &media_type, &data)),
+                (None, Some(data)) if media_type == PDF => Block::Document {
+                    name: file_name(resource.value),
+                    data,
+                },
+                (None, Some(data)) => media("resource", &media_type, data),
                 (None, None) => whole(),
             }
         }
         // A link, or what a later revision adds: its own JSON says most.
         _ => whole(),
     }
+}
+
+/// Returns a block's or a resource's type; it may be spelled with escapes, as some write each
+/// slash as `\/`.
+fn media_type(object: &[u8]) -> Option<String> {
+    let member = json::last_member(object, "mimeType")?;
+    Some(json::text(member.value)?.into_owned())
+}
+
+/// Returns an image, or its name in words where it is of a type that is not taken.
+fn media(what: &str, media_type: &str, data: String) -> Block {
+    match image_type(media_type) {
+        Some(media_type) => Block::Image { media_type, data },
+        None => Block::Text(named(what, media_type, &data)),
+    }
+}
+
+/// Returns the last part of a resource's URI, as the name of a file.
+fn file_name(resource: &[u8]) -> String {
+    json::last_member(resource, "uri")
+        .and_then(|uri| json::text(uri.value))
+        .and_then(|uri| uri.rsplit('/').next().map(str::to_owned))
+        .filter(|name| !name.is_empty())
+        .unwrap_or_else(|| "document.pdf".to_owned())
 }
 
 /// Returns the inside of a raw JSON string.

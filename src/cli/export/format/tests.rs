@@ -85,11 +85,20 @@ fn an_image_is_a_block_where_there_are_blocks() {
     let told = "see\n[image of type image/png, 4 characters of base64, left out]\n";
     assert_eq!(read(&openai_chat(&item))["content"], told);
     assert_eq!(read(&mcp(&item))["content"][1]["data"], "aGk=");
-    // A type that is not taken there is named.
+    // A type that is not taken is named, and one that is spelled oddly is not.
     let odd = result(r#"{"content":[{"type":"image","data":"aGk=","mimeType":"image/tiff"}]}"#);
-    let block = &read(&anthropic(&odd))["content"][0];
-    assert_eq!(block["type"], "text");
-    assert!(block["text"].as_str().unwrap().contains("image/tiff"));
+    let told = "[image of type image/tiff, 4 characters of base64, left out]";
+    assert_eq!(read(&anthropic(&odd))["content"], told);
+    assert_eq!(read(&openai_responses(&odd))["output"], told);
+    let php = result(r#"{"content":[{"type":"image","data":"a\/k=","mimeType":"image\/png"}]}"#);
+    assert_eq!(
+        read(&anthropic(&php))["content"][0]["source"],
+        json!({"type": "base64", "media_type": "image/png", "data": "a/k="})
+    );
+    assert_eq!(
+        read(&openai_responses(&php))["output"][0]["image_url"],
+        "data:image/png;base64,a/k="
+    );
 }
 
 #[test]
@@ -112,6 +121,11 @@ fn resources_links_and_what_comes_later_lose_nothing() {
     assert_eq!(
         read(&anthropic(&pdf))["content"][0]["source"]["data"],
         "JVBE"
+    );
+    assert_eq!(
+        read(&openai_responses(&pdf))["output"],
+        json!([{"type": "input_file", "filename": "a",
+            "file_data": "data:application/pdf;base64,JVBE"}])
     );
 }
 
