@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use checkpoint::cli::exit::Exit;
+use checkpoint::journal::EVENT_KINDS;
 use checkpoint::mcp::refusal::RefusalKind;
 use checkpoint::rules::decide::ROWS;
 
@@ -365,6 +366,24 @@ fn refusal_codes_are_unique_and_stand_in_the_documents() {
         let heading = format!("### `{name}`");
         if !trouble.contains(&heading) {
             problems.push(format!("docs/troubleshooting.md lacks an entry: {heading}"));
+        }
+    }
+    assert_none(&problems);
+}
+
+#[test]
+fn every_kind_of_event_is_explained() {
+    let trouble = document("docs/troubleshooting.md");
+    let format = document("docs/journal-format.md");
+    let mut problems = Vec::new();
+    for kind in EVENT_KINDS {
+        if !trouble.contains(&format!("\n| `{kind}` | ")) {
+            problems.push(format!(
+                "docs/troubleshooting.md: its table of events lacks {kind}"
+            ));
+        }
+        if !format.contains(&format!("`{kind}`")) {
+            problems.push(format!("docs/journal-format.md does not name {kind}"));
         }
     }
     assert_none(&problems);

@@ -217,7 +217,7 @@ fn nothing_of_a_lost_write_is_kept<J: Journal>(journal: &mut J) {
     )
     .expect("legal from PENDING");
     let mut lost = write(late);
-    lost.event = Some(event("late"));
+    lost.event = Some(event("late_result"));
     assert_eq!(tx.apply(&lost).expect("no error"), Applied::Lost);
     assert_eq!(tx.events(branch, Seq(1)).expect("read"), vec![]);
     let kept = tx.outcome(entry.fence).expect("read").expect("it is there");

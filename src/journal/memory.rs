@@ -423,6 +423,7 @@ impl Transaction for MemoryTransaction<'_> {
     }
 
     fn event(&mut self, event: &Event) -> Result<(), JournalError> {
+        event.assert_known();
         if let Some(key) = &event.merge_key {
             let same = self
                 .work

@@ -13,6 +13,7 @@ pub mod cannot_use;
 pub mod compact;
 pub mod conformance;
 pub mod connection;
+pub mod event;
 pub mod filesystem;
 #[cfg(test)]
 pub(crate) mod fixture;
@@ -29,6 +30,8 @@ pub mod schema;
 pub mod sqlite;
 pub mod walk;
 pub(crate) mod whole_file;
+
+pub use event::{EVENT_KINDS, Event, EventRow};
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -271,41 +274,6 @@ pub struct Outcome {
     pub round: Option<RoundKey>,
     /// For ACCEPTED: the task.
     pub task: Option<TaskKey>,
-}
-
-/// What happened that the entry alone would not tell. Append-only; equal ones with a merge key
-/// are a count and a last time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
-    /// `replayed`, `joined`, `diverged`, `refused`, `outcome_unknown`, `late_result`, ….
-    pub kind: String,
-    /// When it first happened.
-    pub at: Micros,
-    /// Where, if it concerns an entry.
-    pub entry: Option<(BranchId, Seq)>,
-    /// Which attempt, where it concerns one.
-    pub fence: Option<Fence>,
-    /// Who saw it, if a session did.
-    pub session: Option<SessionId>,
-    /// The decision's letter, where there was one.
-    pub letter: Option<char>,
-    /// A JSON object with what else is known. Never arguments.
-    pub detail: Option<String>,
-    /// Events of equal key are one row.
-    pub merge_key: Option<String>,
-}
-
-/// An event as read back.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EventRow {
-    /// Its number, in the order of writing.
-    pub id: u64,
-    /// What was written.
-    pub event: Event,
-    /// How often it happened.
-    pub count: u64,
-    /// When it last happened.
-    pub last_at: Micros,
 }
 
 /// One run of the proxy.

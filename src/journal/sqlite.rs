@@ -1113,6 +1113,7 @@ impl Transaction for SqliteTransaction<'_> {
     }
 
     fn event(&mut self, event: &Event) -> Result<(), JournalError> {
+        event.assert_known();
         self.run(
             "INSERT INTO events (at, kind, branch_id, seq, fence, session_id, letter, detail, \
              merge_key, count, last_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 1, ?1) \
