@@ -9,7 +9,7 @@ use super::JournalArgs;
 use super::confirm;
 use super::error::{CliError, Kind};
 use super::exit::Exit;
-use super::gc::user;
+use super::hand::user;
 use super::output::{Column, Look, Output, SCHEMA_VERSION, Tone, table};
 use super::progress::ProgressLine;
 use super::reading::{journal_path, unusable};
@@ -77,7 +77,7 @@ pub(super) fn run(args: &DoctorArgs, env: Env<'_>) -> Result<Exit, CliError> {
         let shown = format!("--journal {}", quote(&path.to_string_lossy()));
         let journal = journal_path(path)?;
         if args.accept_older_journal {
-            checks.push(accept(&journal, args.yes, env)?);
+            checks.push(accept(&journal, args.yes)?);
         }
         checks.extend(checks::journal(&journal, &shown));
     }
@@ -118,7 +118,7 @@ fn upstream(args: &DoctorArgs) -> Result<Option<UpstreamCommand>, CliError> {
 }
 
 /// Makes the journal as it is the newest one.
-fn accept(path: &JournalPath, is_sure: bool, env: Env<'_>) -> Result<Check, CliError> {
+fn accept(path: &JournalPath, is_sure: bool) -> Result<Check, CliError> {
     let walk = Walk::open(path).map_err(unusable)?;
     let identity = walk
         .identity()
@@ -171,7 +171,7 @@ fn accept(path: &JournalPath, is_sure: bool, env: Env<'_>) -> Result<Check, CliE
         }
     }
     Mark::accept_lower(path, &identity.uid, highest).map_err(unusable)?;
-    let noted = note_acceptance(path, mark, highest, &user(env));
+    let noted = note_acceptance(path, mark, highest, &user());
     Ok(match noted {
         Ok(()) => Check::ok("older journal", format!("accepted: {loss}")),
         Err(error) => Check::bad(

@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::error::{CliError, Kind};
 use super::exit::Exit;
-use super::gc::user;
+use super::hand::user;
 use super::output::Output;
 use super::progress::ProgressLine;
 use super::proxy_args;
@@ -176,7 +176,7 @@ pub(super) fn run(args: &ExportArgs, env: Env<'_>) -> Result<Exit, CliError> {
     let open = survey(&mut reader, &chosen, args)?;
     if !open.is_empty() {
         let closing = closing(args);
-        close_all(&path, &open, &closing, &user(env), &output)?;
+        close_all(&path, &open, &closing, &user(), &output)?;
     }
     write(&mut reader, &chosen, shape, &output)?;
     Ok(Exit::Ok)

@@ -105,7 +105,7 @@ fn digest_of(path: &Path) -> io::Result<(String, u64, String)> {
 }
 
 /// Returns the name of the user who runs this process.
-fn user() -> String {
+pub(super) fn user() -> String {
     let uid = nix::unistd::getuid();
     match nix::unistd::User::from_uid(uid) {
         Ok(Some(user)) => user.name,

@@ -146,7 +146,10 @@ fn an_older_journal_is_accepted_only_on_the_operators_word() {
             |row| row.get(0),
         )
         .unwrap();
-    assert_eq!(detail, r#"{"mark":2,"highest":1,"by":"tester"}"#);
+    assert!(
+        detail.starts_with(r#"{"mark":2,"highest":1,"by":""#),
+        "{detail}"
+    );
     let (_, report) = doctor(&world, &["--accept-older-journal"]);
     let said = check(&report, "older journal")["what"].as_str().unwrap();
     assert!(said.contains("nothing to accept"), "{said}");

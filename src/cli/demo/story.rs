@@ -150,13 +150,6 @@ impl Story<'_> {
             "--journal",
             JOURNAL,
         ];
-        if !crate::cli::is_command_name("resolve") {
-            return self.say(&format!(
-                "\n  The charge is there, so the operator would type (this version can't do it yet):\n\
-                 \x20 $ {}\n",
-                command_line(&words)
-            ));
-        }
         self.say("\n  The charge is there, with its receipt:\n")?;
         let resolved = self.command(&words)?;
         self.say(&indented(&masked(&all_of(&resolved))))?;
