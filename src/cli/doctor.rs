@@ -370,26 +370,14 @@ impl UpstreamView {
     }
 }
 
-const CHECK_COLUMNS: [Column; 3] = [
-    column("CHECK", false),
-    column("", false),
-    column("WHAT", false),
-];
+const CHECK_COLUMNS: [Column; 3] = [Column::new("CHECK"), Column::new(""), Column::new("WHAT")];
 
 const TOOL_COLUMNS: [Column; 4] = [
-    column("TOOL", true),
-    column("READ-ONLY", false),
-    column("IDEMPOTENT", false),
-    column("DESTRUCTIVE", false),
+    Column::new("TOOL").flexible(),
+    Column::new("READ-ONLY"),
+    Column::new("IDEMPOTENT"),
+    Column::new("DESTRUCTIVE"),
 ];
-
-const fn column(name: &'static str, is_flexible: bool) -> Column {
-    Column {
-        name,
-        is_number: false,
-        is_flexible,
-    }
-}
 
 fn render(report: &Report, look: &Look) -> String {
     // What to do is read as a whole, so nothing here is cut to a terminal's width.

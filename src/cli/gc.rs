@@ -227,21 +227,9 @@ impl Report {
 }
 
 const COLUMNS: [Column; 3] = [
-    Column {
-        name: "TOOL",
-        is_number: false,
-        is_flexible: true,
-    },
-    Column {
-        name: "ENTRIES",
-        is_number: true,
-        is_flexible: false,
-    },
-    Column {
-        name: "BYTES",
-        is_number: true,
-        is_flexible: false,
-    },
+    Column::new("TOOL").flexible(),
+    Column::new("ENTRIES").number(),
+    Column::new("BYTES").number(),
 ];
 
 fn render(report: &Report, swept: &Swept, look: &Look) -> String {

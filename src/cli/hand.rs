@@ -507,23 +507,16 @@ impl Reports {
             .entries
             .windows(2)
             .any(|pair| pair[0].workflow_id != pair[1].workflow_id);
-        let mut names = vec![("SEQ", true, false), ("TOOL", false, false)];
+        let mut columns = vec![
+            Column::new("SEQ").number(),
+            Column::new("TOOL"),
+            Column::new(""),
+            Column::new("STATUS"),
+            Column::new("WHAT"),
+        ];
         if has_workflows {
-            names.insert(0, ("WORKFLOW", false, false));
+            columns.insert(0, Column::new("WORKFLOW"));
         }
-        names.extend([
-            ("", false, false),
-            ("STATUS", false, false),
-            ("WHAT", false, false),
-        ]);
-        let columns: Vec<Column> = names
-            .into_iter()
-            .map(|(name, is_number, is_flexible)| Column {
-                name,
-                is_number,
-                is_flexible,
-            })
-            .collect();
         let rows: Vec<Vec<(String, Tone)>> = self
             .entries
             .iter()

@@ -386,27 +386,22 @@ fn render(listing: &Listing, look: &Look, now: Time) -> String {
     let has_workflows = differs(|a, b| a.workflow_id != b.workflow_id);
     let has_branches = entries.iter().any(|entry| entry.branch != 0);
     let mut columns = Vec::new();
-    let mut column = |name, is_number, is_flexible| {
-        columns.push(Column {
-            name,
-            is_number,
-            is_flexible,
-        });
-    };
     if has_workflows {
-        column("WORKFLOW", false, true);
+        columns.push(Column::new("WORKFLOW").flexible());
     }
     if has_branches {
-        column("BRANCH", true, false);
+        columns.push(Column::new("BRANCH").number());
     }
-    column("SEQ", true, false);
-    column("STATUS", false, false);
-    column("TOOL", false, true);
-    column("ATTEMPT", true, false);
-    column("STARTED", false, false);
-    column("TOOK", true, false);
-    column("CALL-ID", false, true);
-    column("NOTE", false, true);
+    columns.extend([
+        Column::new("SEQ").number(),
+        Column::new("STATUS"),
+        Column::new("TOOL").flexible(),
+        Column::new("ATTEMPT").number().spare(),
+        Column::new("STARTED"),
+        Column::new("TOOK").number().spare(),
+        Column::new("CALL-ID").flexible().spare(),
+        Column::new("NOTE").flexible(),
+    ]);
     let rows: Vec<Vec<(String, Tone)>> = entries
         .iter()
         .map(|entry| {

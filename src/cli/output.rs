@@ -334,17 +334,84 @@ pub struct Column {
     pub is_number: bool,
     /// Whether its cells may be cut (with `…`) where the terminal is narrow.
     pub is_flexible: bool,
+    /// Whether it is left out where the terminal is narrower than all cuts help; the last such
+    /// column goes first.
+    pub is_spare: bool,
+}
+
+impl Column {
+    /// Returns a column of text that is never cut.
+    #[must_use]
+    pub const fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            is_number: false,
+            is_flexible: false,
+            is_spare: false,
+        }
+    }
+
+    /// Makes it a column of numbers.
+    #[must_use]
+    pub const fn number(self) -> Self {
+        Self {
+            is_number: true,
+            ..self
+        }
+    }
+
+    /// Lets its cells be cut.
+    #[must_use]
+    pub const fn flexible(self) -> Self {
+        Self {
+            is_flexible: true,
+            ..self
+        }
+    }
+
+    /// Lets it be left out.
+    #[must_use]
+    pub const fn spare(self) -> Self {
+        Self {
+            is_spare: true,
+            ..self
+        }
+    }
 }
 
 /// Returns simple aligned columns without borders, two spaces apart, one line a row.
 ///
 /// Cells are escaped here. Each row has as many cells as there are columns. Where `look` has a
-/// width the flexible columns are cut to fit it; a pipe gets everything.
+/// width the flexible columns are cut to fit it, and the spare ones are left out if that is not
+/// enough; a pipe gets everything.
 #[must_use]
 pub fn table(columns: &[Column], rows: &[Vec<(String, Tone)>], look: &Look) -> String {
+    let Some(width) = look.width else {
+        return lay_out(columns, rows, look).0;
+    };
+    let mut columns = columns.to_vec();
+    let mut rows = rows.to_vec();
+    loop {
+        let (text, is_fit) = lay_out(&columns, &rows, look);
+        match columns.iter().rposition(|column| column.is_spare) {
+            Some(index) if !is_fit && width > 0 => {
+                columns.remove(index);
+                for row in &mut rows {
+                    row.remove(index);
+                }
+            }
+            Some(_) | None => return text,
+        }
+    }
+}
+
+/// Returns the table, and whether it fits the width.
+fn lay_out(columns: &[Column], rows: &[Vec<(String, Tone)>], look: &Look) -> (String, bool) {
     let mut table = Table::new();
     table.load_style(comfy_table::presets::NOTHING);
     table.set_truncation_indicator("…");
+    // A cell is cut where its column ends, not where a word does; no escaped text has this.
+    table.set_delimiter('\0');
     table.force_no_tty();
     if look.colour {
         table.enforce_styling();
@@ -383,7 +450,16 @@ pub fn table(columns: &[Column], rows: &[Vec<(String, Tone)>], look: &Look) -> S
         text.push_str(line.trim_end());
         text.push('\n');
     }
-    text
+    let is_fit = look.width.zip(limits).is_none_or(|(width, limits)| {
+        let gaps = 2 * limits.len().saturating_sub(1);
+        limits
+            .iter()
+            .map(|limit| usize::from(*limit))
+            .sum::<usize>()
+            + gaps
+            <= usize::from(width)
+    });
+    (text, is_fit)
 }
 
 /// Returns the widths at which the columns fit `width`: the widest flexible one gives way first,
@@ -424,21 +500,9 @@ mod tests {
     use super::*;
 
     const COLUMNS: [Column; 3] = [
-        Column {
-            name: "SEQ",
-            is_number: true,
-            is_flexible: false,
-        },
-        Column {
-            name: "TOOL",
-            is_number: false,
-            is_flexible: true,
-        },
-        Column {
-            name: "NOTE",
-            is_number: false,
-            is_flexible: true,
-        },
+        Column::new("SEQ").number(),
+        Column::new("TOOL").flexible(),
+        Column::new("NOTE").flexible(),
     ];
 
     fn rows() -> Vec<Vec<(String, Tone)>> {
@@ -488,6 +552,39 @@ mod tests {
             };
             assert_eq!(table(&COLUMNS, &rows(), &look).lines().count(), 3);
         }
+    }
+
+    #[test]
+    fn what_can_be_spared_goes_before_a_line_is_overrun() {
+        let columns = [
+            Column::new("SEQ").number(),
+            Column::new("ATTEMPT").number().spare(),
+            Column::new("STARTED"),
+            Column::new("CALL-ID").flexible().spare(),
+            Column::new("NOTE").flexible(),
+        ];
+        let row = ["7", "1", "3m ago", "toolu_01A09q90qw90", "upstream exited"];
+        let rows = [row.map(|text| (text.to_owned(), Tone::Plain)).to_vec()];
+        let at = |width| {
+            let look = Look {
+                width: Some(width),
+                ..Look::PIPE
+            };
+            table(&columns, &rows, &look)
+        };
+        let wide = at(47);
+        assert!(
+            wide.contains("CALL-ID") && wide.contains("upstream e…"),
+            "{wide}"
+        );
+        assert_eq!(
+            at(40),
+            "SEQ  ATTEMPT  STARTED  NOTE\n\
+             \x20 7        1  3m ago   upstream exited\n"
+        );
+        assert_eq!(at(24), "SEQ  STARTED  NOTE\n  7  3m ago   upstream …\n");
+        // What can't be spared stays, whatever the width.
+        assert_eq!(at(9), "SEQ  STARTED  NOTE\n  7  3m ago   upstrea…\n");
     }
 
     #[test]

@@ -134,20 +134,12 @@ impl From<Seen> for Counts {
 }
 
 const COLUMNS: [Column; 5] = [
-    column("KIND", false, false),
-    column("WORKFLOW", false, true),
-    column("BRANCH", true, false),
-    column("SEQ", true, false),
-    column("WHAT", false, true),
+    Column::new("KIND"),
+    Column::new("WORKFLOW").flexible().spare(),
+    Column::new("BRANCH").number().spare(),
+    Column::new("SEQ").number(),
+    Column::new("WHAT").flexible(),
 ];
-
-const fn column(name: &'static str, is_number: bool, is_flexible: bool) -> Column {
-    Column {
-        name,
-        is_number,
-        is_flexible,
-    }
-}
 
 fn render(report: &Report, look: &Look) -> String {
     let counts = &report.counts;

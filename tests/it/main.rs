@@ -28,6 +28,7 @@ mod desk_read;
 mod desk_reopen;
 mod desk_resolve;
 mod desk_tail;
+mod desk_terminal;
 mod durability;
 mod ends;
 mod entry;

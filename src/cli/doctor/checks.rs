@@ -101,14 +101,31 @@ fn file_system(path: &JournalPath) -> Check {
 
 fn space(path: &JournalPath) -> Check {
     match filesystem::free_bytes(path.folder()) {
-        Ok(free) if free >= ROOM_BYTES => Check::ok("disk space", format!("{free} bytes free")),
+        Ok(free) if free >= ROOM_BYTES => {
+            Check::ok("disk space", format!("{} free", rounded(free)))
+        }
         Ok(free) => Check::bad(
             "disk space",
-            format!("{free} bytes free, and each reservation needs {ROOM_BYTES}"),
+            format!(
+                "{} free, and each reservation needs {}",
+                rounded(free),
+                rounded(ROOM_BYTES)
+            ),
             "make room; until then calls are refused as journal_unavailable",
         ),
         Err(error) => Check::bad("disk space", error.to_string(), "check the path"),
     }
+}
+
+/// Returns a size in the largest unit of which there are ten, or in bytes.
+fn rounded(bytes: u64) -> String {
+    [(30, "GiB"), (20, "MiB"), (10, "KiB")]
+        .into_iter()
+        .find(|(shift, _)| bytes >> shift >= 10)
+        .map_or_else(
+            || format!("{bytes} bytes"),
+            |(shift, unit)| format!("{} {unit}", bytes >> shift),
+        )
 }
 
 fn folder(path: &JournalPath) -> Check {

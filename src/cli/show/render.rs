@@ -310,6 +310,7 @@ fn columns(names: &[&'static str]) -> Vec<Column> {
             name,
             is_number: ["ATTEMPT", "FENCE", "TOOK", "SENT"].contains(name),
             is_flexible: *name == "NOTE",
+            is_spare: false,
         })
         .collect()
 }
