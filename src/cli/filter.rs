@@ -29,6 +29,8 @@ pub struct Filter {
     pub session: Option<String>,
     /// Reserved at or after this.
     pub since: Option<Since>,
+    /// Reserved before this.
+    pub until: Option<Since>,
     /// The workflow.
     pub workflow_id: Option<String>,
     /// The branch.
@@ -57,6 +59,9 @@ impl Filter {
             && self
                 .since
                 .is_none_or(|since| entry.created_at >= since.moment(now))
+            && self
+                .until
+                .is_none_or(|until| entry.created_at < until.moment(now))
             && is(self.workflow_id.as_ref(), Some(&entry.workflow_id))
             && self.branch.is_none_or(|branch| branch == entry.branch)
     }

@@ -79,6 +79,10 @@ pub(super) struct LsArgs {
     #[arg(long, value_name = "WHEN", help_heading = "Conditions")]
     since: Option<Since>,
 
+    /// Only entries older than this: a duration, or 2026-11-29T18:00:00Z
+    #[arg(long, value_name = "WHEN", help_heading = "Conditions")]
+    until: Option<Since>,
+
     /// Only this workflow
     #[arg(long, value_name = "ID", value_parser = values::parse_id, help_heading = "Conditions")]
     workflow_id: Option<String>,
@@ -112,6 +116,7 @@ pub(super) fn run(args: &LsArgs, env: Env<'_>) -> Result<Exit, CliError> {
         key: args.key.clone(),
         session: args.session.clone(),
         since: args.since,
+        until: args.until,
         workflow_id: args.workflow_id.clone(),
         branch: args.branch,
     };

@@ -15,7 +15,7 @@ use super::ls;
 use super::reading;
 use super::settings::{self, Env};
 use super::values;
-use super::view::{EntryView, Time};
+use super::view::{EntryView, Status, Time};
 use crate::journal::reader::{Found, Place, Reader};
 use crate::rules::entry::Entry;
 use crate::rules::ids::{SEQ_MAX, Seq, WorkflowId};
@@ -57,7 +57,7 @@ impl FromStr for Seqs {
 #[derive(Args, Debug)]
 pub(super) struct TargetArgs {
     /// Places of the calls in their workflow, from 1; 3-7 is a range
-    #[arg(value_name = "SEQ", conflicts_with_all = ["tool", "since", "session", "call_id"])]
+    #[arg(value_name = "SEQ", conflicts_with_all = ["tool", "since", "until", "status", "session", "call_id"])]
     seqs: Vec<Seqs>,
 
     /// Instead of seqs: every entry of this tool to which this can be done; * is any text, ? any
@@ -68,6 +68,22 @@ pub(super) struct TargetArgs {
     /// Instead of seqs: not older than this: a duration, or 2026-11-29T18:00:00Z
     #[arg(long, value_name = "WHEN", help_heading = "Conditions")]
     since: Option<Since>,
+
+    /// Instead of seqs: older than this, likewise
+    #[arg(long, value_name = "WHEN", help_heading = "Conditions")]
+    until: Option<Since>,
+
+    /// Instead of seqs: of this status, such as FAILED; may be given several times
+    #[arg(
+        long,
+        value_name = "STATUS",
+        value_enum,
+        ignore_case = true,
+        value_delimiter = ',',
+        hide_possible_values = true,
+        help_heading = "Conditions"
+    )]
+    status: Vec<Status>,
 
     /// Instead of seqs: of this session
     #[arg(long, value_name = "ID", value_parser = values::parse_id, help_heading = "Conditions")]
@@ -208,16 +224,32 @@ impl TargetArgs {
     ) -> Result<Targets, CliError> {
         let has_condition = self.tool.is_some()
             || self.since.is_some()
+            || self.until.is_some()
+            || !self.status.is_empty()
             || self.session.is_some()
-            || self.call_id.is_some();
+            || self.call_id.is_some()
+            // Given here it is meant; the variable may be set for other reasons.
+            || self.workflow_id.is_some();
         if !has_condition {
             return Err(CliError::usage("no entry was named")
                 .hint("give a SEQ, or a condition such as --tool or --since"));
         }
         let now = Time::now();
+        // Within those to which it can be done at all.
+        let statuses: Vec<Status> = match (&*self.status, &*sort.statuses) {
+            ([], all) | (all, []) => all.to_vec(),
+            (wanted, able) => wanted
+                .iter()
+                .filter(|one| able.contains(one))
+                .copied()
+                .collect(),
+        };
+        let is_none = statuses.is_empty() && !self.status.is_empty();
         let filter = Filter {
+            statuses,
             tool: self.tool.clone(),
             since: self.since,
+            until: self.until,
             session: self.session.clone(),
             call_id: self.call_id.clone(),
             workflow_id,
@@ -225,7 +257,7 @@ impl TargetArgs {
             ..sort
         };
         let mut entries = Vec::new();
-        if let Some(selection) = ls::selection(&filter, now) {
+        if let Some(selection) = ls::selection(&filter, now).filter(|_| !is_none) {
             reader
                 .each(&selection, |place, found| {
                     let view = reading::view(place, found.clone());

@@ -100,6 +100,53 @@ fn many_are_reopened_by_a_condition() {
     run(&world, 0, &["verify"]);
 }
 
+/// Case C94: an upstream lied for a while; what it answered then is reopened, and no more.
+#[test]
+fn a_window_of_time_and_a_status_are_conditions() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    for seq in 1..=3 {
+        assert_done(&proxy.call(&Call::charge(seq).seq(seq)));
+    }
+    proxy.call(&Call::new(4, "fail_error", json!({})).seq(4));
+    proxy.stop();
+    let began = |seq: u64| world.entry(seq)["created_at"].as_str().unwrap().to_owned();
+    let (since, until) = (began(2), began(3));
+    let window = ["--since", &since, "--until", &until];
+    let listed = run(&world, 0, &[&["ls", "--jsonl"][..], &window].concat());
+    assert!(
+        listed.contains("\"seq\":2,") && listed.lines().count() == 1,
+        "{listed}"
+    );
+    let reopen = ["reopen", "--reason", "it lied", "--yes"];
+    let count = |conditions: &[&str]| {
+        let words = [&reopen[..], conditions, &["--dry-run"]].concat();
+        run(&world, 0, &words)
+    };
+    for (conditions, said) in [
+        (&["--status", "failed"][..], "1 entry:"),
+        (&["--status", "completed,failed"], "4 entries:"),
+        (&["--status", "pending"], "0 entries"),
+        (&["--until", &since], "1 entry:"),
+        (&["--until", "1h"], "0 entries"),
+        (&["--workflow-id", "other"], "0 entries"),
+        (&["--tool", "fail_*", "--status", "completed"], "0 entries"),
+    ] {
+        let told = count(conditions);
+        assert!(told.contains(said), "{conditions:?}: {told}");
+    }
+    run(&world, 0, &[&reopen[..], &window].concat());
+    let statuses: Vec<String> = (1..=4).map(|seq| world.status(seq)).collect();
+    assert_eq!(statuses, ["COMPLETED", "VOIDED", "COMPLETED", "FAILED"]);
+    let mut proxy = world.proxy().start();
+    for seq in 1..=3 {
+        assert_done(&proxy.call(&Call::charge(seq).seq(seq)));
+    }
+    proxy.stop();
+    assert_eq!(world.effects_of("charge"), 4);
+    assert_eq!(world.show_json(2)["attempts"].as_array().unwrap().len(), 2);
+}
+
 /// An outcome that reached nobody answers the next equal call, unless it was told by other means.
 #[test]
 fn an_outcome_that_was_told_by_other_means_answers_no_further_call() {
