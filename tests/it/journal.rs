@@ -408,8 +408,13 @@ fn redacted_arguments_are_in_no_file_and_still_replay() {
     assert!(!answer.to_string().contains(CANARY), "{answer}");
     proxy.stop();
     assert_eq!(canary_sits_in(&world), NOWHERE);
-    let shown = world.show_json(1).to_string();
-    assert!(!shown.contains(CANARY), "{shown}");
+    // Case C101: what was asked is told, or that it was redacted.
+    let shown = world.show_json(1);
+    assert!(!shown.to_string().contains(CANARY), "{shown}");
+    assert_eq!(shown["arguments"]["state"], "redacted", "{shown}");
+    assert_eq!(shown["entry"]["signature"].as_str().unwrap().len(), 64);
+    let text = crate::world::run(&world, 0, &["show", "1"]);
+    assert!(text.contains("Arguments\n  redacted"), "{text}");
     assert_eq!(world.effects_of("charge"), 1);
     // Switched off again, the old entry is still found by its keyed signature.
     let mut proxy = world.proxy().start();

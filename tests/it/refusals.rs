@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::call::{Call, assert_done, assert_refused, refusal};
-use crate::world::World;
+use crate::world::{World, run};
 
 /// A world with seq 1 in doubt (a charge) and seq 2 completed (a refund).
 fn world_with_doubt() -> World {
@@ -199,6 +199,38 @@ fn an_answer_over_the_size_limit_leaves_the_effect_unknown() {
     proxy.stop();
     assert_eq!(world.effects_of("big"), 1);
     assert_eq!(world.calls_at_upstream(), 1);
+}
+
+/// Cases C88 and C89: a doubt blocks its own call and nothing else, says each time that to repeat
+/// it is of no use, and is settled from another process while the proxy runs.
+#[test]
+fn a_doubt_blocks_only_its_own_call_and_is_settled_beside_the_proxy() {
+    let world = world_with_doubt();
+    let mut proxy = world.proxy().start();
+    for id in 3..=22 {
+        let answer = proxy.call(&Call::charge(id).seq(1));
+        assert_refused(&answer, "in_doubt", "unknown");
+        assert_eq!(refusal(&answer)["retryable"], false, "{answer}");
+        let other = Call::new(100 + id, "charge", json!({"order_id": id})).seq(id);
+        assert_done(&proxy.call(&other));
+    }
+    // An upstream's refusal of bad arguments makes no doubt and no work for the operator.
+    let error = json!({"error": {"code": -32602, "message": "no such order"}});
+    proxy.call(&Call::new(23, "refund", json!({})).seq(23).script(error));
+    let open = world.operator(&["ls", "--in-doubt", "--jsonl"]);
+    let open = String::from_utf8(open.stdout).unwrap();
+    assert!(
+        open.lines().count() == 1 && open.contains("\"seq\":1,"),
+        "{open}"
+    );
+    run(
+        &world,
+        0,
+        &["resolve", "1", "--completed", "--reason", "seen"],
+    );
+    assert_done(&proxy.call(&Call::charge(24).seq(1)));
+    proxy.stop();
+    assert_eq!(world.effects_of("charge"), 21);
 }
 
 /// Case C102: a refused call does not vanish from the story.
