@@ -206,6 +206,17 @@ fn fill(world: &World) {
     assert_done(&proxy.call(&Call::charge(5).seq(2)));
     let other = Call::new(6, "charge", json!({"order_id": "other"}));
     assert_refused(&proxy.call(&other.seq(2)), "divergence", "not_started");
+    // A verdict by force, and the answer that comes after it.
+    let held = Call::charge(8).seq(6).script(json!({"hold_after": "h"}));
+    proxy.send_call(&held);
+    world.wait_held("h");
+    run(
+        world,
+        0,
+        &["resolve", "6", "--completed", "--reason", "seen", "--force"],
+    );
+    world.release("h");
+    proxy.recv_id_line(&json!(8));
     let dies = Call::new(7, "send_mail", json!({})).seq(5);
     proxy.call(&dies.script(json!({"stderr_flood": 8, "die": "after_effect"})));
     assert_eq!(proxy.wait_code(), 69);
@@ -228,7 +239,7 @@ fn each_document_and_line_is_what_the_page_says() {
         "ls",
         Some(("entries", "entry")),
     );
-    for seq in ["1", "2", "3", "4", "5"] {
+    for seq in ["1", "2", "3", "4", "5", "6"] {
         page.both(&world, &["show", seq], "show", None);
     }
     page.both(&world, &["show", "1", "--workflow-id", "w2"], "show", None);
@@ -244,7 +255,7 @@ fn each_document_and_line_is_what_the_page_says() {
         }
     }
     let lines = page.lines(&output(&world, &["export", "--format", "jsonl"]));
-    assert_eq!(lines.len(), 5, "{lines:?}");
+    assert_eq!(lines.len(), 6, "{lines:?}");
     for line in &lines {
         page.check(&["exported", "entry"], line);
     }
