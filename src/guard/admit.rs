@@ -628,7 +628,8 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             Status::Completed | Status::Failed | Status::Accepted | Status::InputRequired => {
                 let age = entry.completed_at.map_or(0, |at| self.now.since(at));
                 let within = u128::from(age) < call.policy.redeliver_within.as_micros();
-                let taken = self.redelivering.contains(&entry.fence)
+                let is_free = self.redelivered.contains(&entry.fence);
+                let taken = (self.redelivering.contains(&entry.fence) && !is_free)
                     || self.new_redelivering.contains(&entry.fence);
                 // A caller that still waits will have it; nobody else may take it away.
                 let taken = taken && !seeded::has(Bug::RedeliveryTwice);

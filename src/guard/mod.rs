@@ -142,6 +142,8 @@ pub enum Op {
     Settle(Settlement),
     /// An answer has been written to a caller that waited for it.
     Deliver(Ticket),
+    /// An outcome that was to answer a second caller has not: it may answer another one.
+    Keep(Ticket),
     /// The caller of a running call no longer waits.
     GiveUp(Ticket, GaveUp),
     /// The owner of an at-least-once call is still at work: renews its lease by that much.
@@ -245,7 +247,7 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
     fn durability(&self, ops: &[Op]) -> Durability {
         let lazy = ops.iter().all(|op| match op {
             // A lease that a power cut takes back is over with the boot anyway.
-            Op::Deliver(_) | Op::Renew(..) | Op::Confirm(_) => true,
+            Op::Deliver(_) | Op::Keep(_) | Op::Renew(..) | Op::Confirm(_) => true,
             Op::Note(note) => note.merges,
             Op::Admit(_) | Op::Settle(_) | Op::GiveUp(..) | Op::TaskEnd { .. } | Op::EndSession => {
                 false
@@ -283,7 +285,7 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
             highest: None,
             new_questions: Vec::new(),
             new_redelivering: Vec::new(),
-            delivered: Vec::new(),
+            redelivered: Vec::new(),
             live: HashMap::new(),
             cursors: self.cursors.clone(),
             superseded: self.superseded.clone(),
@@ -316,10 +318,11 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
         self.cursors = changes.cursors;
         self.superseded = changes.superseded;
         self.questions.extend(changes.new_questions);
-        self.redelivering.extend(changes.new_redelivering);
-        for fence in changes.delivered {
+        // What is given back may have been taken again in the same transaction.
+        for fence in changes.redelivered {
             self.redelivering.remove(&fence);
         }
+        self.redelivering.extend(changes.new_redelivering);
         if let Some(fence) = changes.highest {
             self.surroundings.raise_mark(fence);
         }
@@ -396,7 +399,8 @@ struct Visit<'a, T, S> {
     highest: Option<Fence>,
     new_questions: Vec<(Signature, String, BranchId, Seq, Fence)>,
     new_redelivering: Vec<Fence>,
-    delivered: Vec<Fence>,
+    /// Outcomes that are on their way no longer.
+    redelivered: Vec<Fence>,
     /// Each session is asked for once a transaction.
     live: HashMap<SessionId, bool>,
     cursors: HashMap<u64, cursor::Cursor>,
@@ -411,7 +415,8 @@ struct Changes {
     highest: Option<Fence>,
     new_questions: Vec<(Signature, String, BranchId, Seq, Fence)>,
     new_redelivering: Vec<Fence>,
-    delivered: Vec<Fence>,
+    /// Outcomes that are on their way no longer.
+    redelivered: Vec<Fence>,
     cursors: HashMap<u64, cursor::Cursor>,
     superseded: HashSet<u64>,
 }
@@ -425,7 +430,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             highest: self.highest,
             new_questions: self.new_questions,
             new_redelivering: self.new_redelivering,
-            delivered: self.delivered,
+            redelivered: self.redelivered,
             cursors: self.cursors,
             superseded: self.superseded,
         })
@@ -442,7 +447,11 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             Op::Deliver(ticket) => {
                 self.tx
                     .deliver(ticket.branch, ticket.seq, ticket.fence, self.now)?;
-                self.delivered.push(ticket.fence);
+                self.redelivered.push(ticket.fence);
+                Ok(Done::Noted)
+            }
+            Op::Keep(ticket) => {
+                self.redelivered.push(ticket.fence);
                 Ok(Done::Noted)
             }
             Op::GiveUp(ticket, reason) => self.give_up(*ticket, *reason),

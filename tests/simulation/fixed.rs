@@ -382,3 +382,26 @@ fn a_void_that_could_not_be_written_is_written_later() {
     two.journal();
     assert!(two.sent().contains("tools/call"));
 }
+
+#[test]
+fn an_outcome_that_was_found_for_a_cancelled_call_answers_the_next_one() {
+    let store = store();
+    let mut one = Proxy::new(&store);
+    one.call(1, BARE);
+    one.journal();
+    one.sent();
+    one.cancel(1);
+    one.answer(1, "done");
+    one.journal();
+    // It is found for the second, which is cancelled before the journal has answered.
+    one.call(2, BARE);
+    let ops = one.session.take_ops(one.now).unwrap();
+    let done = one.run(&ops);
+    one.cancel(2);
+    one.session.journal_done(done, one.now);
+    one.call(3, BARE);
+    one.journal();
+    let told = one.told();
+    assert!(told.contains("\"id\":3") && told.contains("done"), "{told}");
+    assert!(!one.sent().contains("tools/call"), "it ran again");
+}

@@ -114,7 +114,7 @@ pub(crate) struct Oracle {
     effects_by_row: HashMap<(BranchId, Seq), u32>,
     /// Attempts whose answer was written to a caller that waited.
     pub(crate) written: HashSet<Fence>,
-    redelivered: HashSet<(usize, Fence)>,
+    redelivered: HashMap<(usize, Fence), usize>,
     /// An operator's outcome of an attempt.
     ruled: HashMap<Fence, usize>,
     pub(crate) effects: u64,
@@ -157,6 +157,14 @@ impl Oracle {
             return Ok(());
         };
         for (op, done) in batch.ops.iter().zip(batch.done) {
+            if let Op::Keep(ticket) = op {
+                let taker = self.redelivered.remove(&(batch.life, ticket.fence));
+                let taker = taker.ok_or("D2 what nobody took is kept")?;
+                holds!(
+                    self.requests[taker].replies == 0,
+                    "D2 c{taker} was answered with what is kept for another one"
+                );
+            }
             if let (Op::Admit(call), Done::Admitted(admission)) = (op, done) {
                 let serial = call.call_id.as_deref().and_then(Self::serial_of_call_id);
                 let serial = serial.ok_or("a call lost its id")?;

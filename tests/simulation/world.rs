@@ -267,6 +267,7 @@ pub(super) fn shown_op(op: &Op) -> String {
             format!("settle {name} seq {} fence {}", ticket.seq, ticket.fence)
         }
         Op::Deliver(ticket) => format!("deliver seq {} fence {}", ticket.seq, ticket.fence),
+        Op::Keep(ticket) => format!("keep seq {} fence {}", ticket.seq, ticket.fence),
         Op::GiveUp(ticket, why) => {
             format!("give up seq {} fence {} {why:?}", ticket.seq, ticket.fence)
         }

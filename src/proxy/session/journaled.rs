@@ -36,7 +36,7 @@ impl Session {
             && self
                 .ops
                 .iter()
-                .all(|(_, op)| matches!(op, Op::Admit(_) | Op::Deliver(_)));
+                .all(|(_, op)| matches!(op, Op::Admit(_) | Op::Deliver(_) | Op::Keep(_)));
         let mut ops = Vec::with_capacity(self.ops.len() + self.lazy.len());
         for (asked, op) in self.ops.drain(..) {
             self.asked.push(asked);
@@ -59,7 +59,10 @@ impl Session {
     pub fn has_only_lazy_ops(&self) -> bool {
         self.asked.is_empty()
             && !self.ops.is_empty()
-            && self.ops.iter().all(|(_, op)| matches!(op, Op::Deliver(_)))
+            && self
+                .ops
+                .iter()
+                .all(|(_, op)| matches!(op, Op::Deliver(_) | Op::Keep(_)))
     }
 
     /// Lets the next [`Session::take_ops`] take what may wait, too.
@@ -172,15 +175,22 @@ impl Session {
                 let Some(flight) = self.flights.remove(key) else {
                     return;
                 };
+                let ticket = Ticket::of(&replay.entry);
+                // The guard took it for this caller, and gives it to another one if it gets it not.
+                let keep = (replay.is_marked && flight.call.joined.is_none())
+                    .then_some((Asked::Nobody, Op::Keep(ticket)));
                 if !flight.waits() {
+                    self.ops.extend(keep);
                     return;
                 }
                 self.ours.add(key.clone());
                 let undelivered = replay.entry.is_undelivered();
-                let ticket = undelivered.then(|| Ticket::of(&replay.entry));
                 match self.replay_line(&flight, admission, replay) {
-                    Ok(line) => self.down.push(line, ticket),
-                    Err(refusal) => self.refuse_flight(&flight, &refusal),
+                    Ok(line) => self.down.push(line, undelivered.then_some(ticket)),
+                    Err(refusal) => {
+                        self.ops.extend(keep);
+                        self.refuse_flight(&flight, &refusal);
+                    }
                 }
             }
             AdmissionVerdict::Join {

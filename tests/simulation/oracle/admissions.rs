@@ -67,7 +67,9 @@ impl Oracle {
                 );
                 if replay.is_marked && !is_joined {
                     holds!(
-                        self.redelivered.insert((batch.life, entry.fence)),
+                        self.redelivered
+                            .insert((batch.life, entry.fence), serial)
+                            .is_none(),
                         "D2 the outcome of {place:?} answers two new calls"
                     );
                 }
@@ -236,7 +238,7 @@ impl Oracle {
                         continue;
                     }
                     let age = batch.wall - row.completed_at;
-                    let taken = self.redelivered.contains(&(batch.life, row.fence));
+                    let taken = self.redelivered.contains_key(&(batch.life, row.fence));
                     holds!(
                         row.is_delivered || is_waiting || taken || age >= REDELIVER_WITHIN,
                         "G3 c{serial} is new beside the undelivered outcome of {place:?}"
