@@ -8,7 +8,9 @@ use std::borrow::Cow;
 use super::call::Call;
 pub use super::id::{IdKey, RawId};
 use super::refusal::RefusalKind;
-pub use super::upstream::{Answer, Raw, UpstreamLine, cancelled_request_id, read_upstream};
+pub use super::upstream::{
+    Answer, Raw, UpstreamLine, batch_elements, cancelled_request_id, read_upstream,
+};
 use crate::json::{self, Kind, Member};
 
 /// Longest id of a `tools/call`, in bytes as it was sent.

@@ -4,6 +4,7 @@
 //! refuse is the client's to judge, but the call it answers is settled all the same.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use super::id::RawId;
 use crate::json::{self, Kind, Member};
@@ -33,7 +34,9 @@ pub enum UpstreamLine<'a> {
         /// The raw `params`.
         params: Option<&'a [u8]>,
     },
-    /// Something else that is the client's to judge: an array, an answer without a usable id.
+    /// An array of messages.
+    Batch,
+    /// Something else that is the client's to judge, such as an answer without a usable id.
     Other,
 }
 
@@ -56,6 +59,18 @@ impl Answer<'_> {
     }
 }
 
+/// Walks over where the elements of an upstream's array stand in its line, as far as that is an
+/// array. Each can be read as a line of its own.
+pub fn batch_elements(line: &[u8]) -> impl Iterator<Item = Range<usize>> {
+    let body = json::remove_byte_order_mark(line);
+    let start = body.iter().position(|byte| *byte == b'[');
+    let start = line.len() - body.len() + start.unwrap_or(body.len());
+    json::Elements::new(&line[start..]).map(move |element| {
+        let at = element.as_ptr() as usize - line.as_ptr() as usize;
+        at..at + element.len()
+    })
+}
+
 /// Tells what an upstream's line is. The line end may be on it.
 pub fn read_upstream(line: &[u8]) -> UpstreamLine<'_> {
     let body = json::remove_byte_order_mark(line);
@@ -64,7 +79,7 @@ pub fn read_upstream(line: &[u8]) -> UpstreamLine<'_> {
         .position(|byte| !byte.is_ascii_whitespace() && *byte != 0x0b);
     match start.map(|start| body[start]) {
         Some(b'{') => {}
-        Some(b'[') => return UpstreamLine::Other,
+        Some(b'[') => return UpstreamLine::Batch,
         _ => return UpstreamLine::Noise,
     }
     let [mut id, mut method, mut params, mut result, mut error] = [None; 5];
@@ -132,6 +147,7 @@ mod tests {
         let lossy = |raw: &[u8]| String::from_utf8_lossy(raw).into_owned();
         match read_upstream(line) {
             UpstreamLine::Noise => "noise".into(),
+            UpstreamLine::Batch => "batch".into(),
             UpstreamLine::Other => "other".into(),
             UpstreamLine::Message { method, id, .. } => {
                 format!(
@@ -224,8 +240,8 @@ mod tests {
             (b"", "noise"),
             (b" \r", "noise"),
             (b"\xef\xbb\xbf", "noise"),
-            (b"[1]", "other"),
-            (b" [INFO] x", "other"),
+            (b"[1]", "batch"),
+            (b"\xef\xbb\xbf [INFO] x", "batch"),
             (b"{}", "other"),
             (br#"{"id":null,"error":{}}"#, "other"),
             (br#"{"error":{}}"#, "other"),
@@ -253,6 +269,39 @@ mod tests {
     }
 
     #[test]
+    fn the_elements_of_an_array_are_lines_of_their_own() {
+        let told = |line: &[u8]| -> Vec<String> {
+            let elements = batch_elements(line);
+            elements.map(|range| told_upstream(&line[range])).collect()
+        };
+        for (line, expected) in [
+            (
+                &br#"[{"id":1,"result":{}},{"method":"m"} , {"id":2,"error":{}}]"#[..],
+                &["1 result {} strict", "message m -", "2 error {} strict"][..],
+            ),
+            (
+                b"\xef\xbb\xbf [ {\"id\":1,\"result\":[1]} ]\r\n",
+                &["1 result [1] strict"],
+            ),
+            (
+                br#"[7,[{"id":1,"result":{}}],"x"]"#,
+                &["noise", "batch", "noise"],
+            ),
+            // An answer that is whole is one, though its array was cut.
+            (
+                br#"[{"id":1,"result":{}},{"id":2,"result":{"a":"#,
+                &["1 result {} strict", "other"],
+            ),
+            (b"[INFO] x", &["noise"]),
+            (b"[]", &[]),
+            (b"[", &[]),
+            (b"", &[]),
+        ] {
+            assert_eq!(told(line), expected, "{}", String::from_utf8_lossy(line));
+        }
+    }
+
+    #[test]
     fn a_cancellation_names_its_request() {
         let id =
             |params: &'static str| cancelled_request_id(params.as_bytes()).map(|id| id.as_bytes());
@@ -269,6 +318,9 @@ mod tests {
         #[test]
         fn no_line_panics(line in proptest::collection::vec(any::<u8>(), 0..80)) {
             told_upstream(&line);
+            for range in batch_elements(&line) {
+                told_upstream(&line[range]);
+            }
         }
 
         #[test]

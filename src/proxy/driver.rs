@@ -572,7 +572,7 @@ impl Driver {
             let bytes = outgoing.line.len();
             self.edges.client_out.push(outgoing.line);
             let end = self.edges.client_out.total_pushed();
-            if let Some(ticket) = outgoing.ticket {
+            for ticket in outgoing.tickets {
                 self.session.pushed_down(ticket, end);
             }
             if outgoing.is_ours {

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::call::{Call, assert_done};
+use crate::call::{Call, assert_done, assert_refused};
 use crate::proxy::Proxy;
+use crate::setup::Setup;
 use crate::world::World;
 
 /// One thing that the trace tells, in the order of the trace.
@@ -24,7 +25,8 @@ enum Step {
     ToClient(u64),
 }
 
-fn start_traced(world: &World) -> Proxy {
+/// A proxy whose system calls are told.
+fn traced(world: &World) -> Setup<'_> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there = std::env::split_paths(&path).any(|folder| folder.join("strace").exists());
     assert!(is_there, "this test needs strace");
@@ -44,7 +46,7 @@ fn start_traced(world: &World) -> Proxy {
     ];
     let wrapper = ["strace"].into_iter().chain(options).map(Into::into);
     let wrapper: Vec<std::ffi::OsString> = wrapper.chain(["-o".into(), out]).collect();
-    world.proxy().wrapper(wrapper).start()
+    world.proxy().wrapper(wrapper)
 }
 
 /// The names of the three pipes: the client's two and the one to the upstream.
@@ -94,7 +96,9 @@ fn steps(world: &World, mut proxy: Proxy, pipes: &Pipes) -> Vec<Step> {
             unfinished.insert(thread, rest);
         }
         let is_done = !is_unfinished && !rest.contains(" = -1 ");
-        let on_journal = call.contains(&journal);
+        // The descriptor comes first; what is written may name the journal, too.
+        let first = call.split([',', ')']).next().unwrap_or_default();
+        let on_journal = first.contains(&journal);
         let name = call.split('(').next().unwrap_or_default();
         if name.contains("sync") {
             if on_journal && is_done {
@@ -157,7 +161,7 @@ fn is_durable(steps: &[Step]) -> bool {
 fn a_call_and_its_outcome_are_on_the_disk_before_they_are_passed_on() {
     const CALLS: u64 = 40;
     let world = World::new();
-    let mut proxy = start_traced(&world);
+    let mut proxy = traced(&world).start();
     let pipes = pipes(&world, &mut proxy);
     for number in 1..=CALLS {
         assert_done(&proxy.call(&marked_call(number).seq(number)));
@@ -186,12 +190,53 @@ fn a_call_and_its_outcome_are_on_the_disk_before_they_are_passed_on() {
     assert_eq!(world.effects_of("echo") as u64, CALLS);
 }
 
+/// An array is one line, and goes out after the last of the outcomes in it.
+#[test]
+fn all_that_an_array_answers_is_on_the_disk_before_it_is_passed_on() {
+    let world = World::new();
+    let mut proxy = traced(&world).start();
+    let pipes = pipes(&world, &mut proxy);
+    let answer = |id: &str| {
+        let content = json!([{"type": "text", "text": "mark-9-"}]);
+        format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"content":{content}}}}}"#)
+    };
+    let silent = json!({"never_answer": true});
+    proxy.send_call(&marked_call(1).seq(1).script(silent));
+    let raw = format!("[{},{}]", answer("1"), answer("$ID"));
+    proxy.send_call(&marked_call(2).seq(2).script(json!({"raw": raw})));
+    assert_eq!(proxy.recv().as_array().map(Vec::len), Some(2));
+    let steps = steps(&world, proxy, &pipes);
+    let sent = [1, 2].map(|number| place(&steps, &Step::ToUpstream(number)));
+    let answered = place(&steps, &Step::ToClient(9));
+    assert!(is_durable(&steps[sent[0].max(sent[1])..answered]));
+    assert_eq!([1, 2].map(|seq| world.status(seq)), ["COMPLETED"; 2]);
+    assert_eq!(world.effects_of("echo"), 2);
+}
+
+/// Who is told that an answer was too long may ask again at once, in another session.
+#[test]
+fn a_call_is_on_the_disk_as_lost_before_its_caller_is_told() {
+    let world = World::new();
+    let setup = traced(&world).flags(["--max-message-bytes", "4KiB"]);
+    let mut proxy = setup.start();
+    let pipes = pipes(&world, &mut proxy);
+    let call = Call::new(1, "big", json!({"bytes": 10_000})).seq(1);
+    let answer = proxy.call(&call.meta("checkpoint_workflow", "mark-1-"));
+    assert_refused(&answer, "message_too_large", "unknown");
+    assert_eq!(answer["error"]["data"]["workflow_id"], "mark-1-");
+    let steps = steps(&world, proxy, &pipes);
+    let sent = place(&steps, &Step::ToUpstream(1));
+    let told = place(&steps, &Step::ToClient(1));
+    assert!(is_durable(&steps[sent..told]));
+    assert_eq!(world.effects_of("big"), 1);
+}
+
 /// Case C20, under load: the same order, and one sync for many calls.
 #[test]
 fn calls_in_flight_together_keep_the_order_and_share_their_syncs() {
     const CALLS: u64 = 64;
     let world = World::new();
-    let mut proxy = start_traced(&world);
+    let mut proxy = traced(&world).start();
     let pipes = pipes(&world, &mut proxy);
     assert_done(&proxy.call(&marked_call(1000)));
     let all: String = (1..=CALLS)
@@ -230,7 +275,7 @@ fn calls_in_flight_together_keep_the_order_and_share_their_syncs() {
 #[test]
 fn the_folder_is_synced_when_the_journal_is_made() {
     let world = World::new();
-    let mut proxy = start_traced(&world);
+    let mut proxy = traced(&world).start();
     assert_done(&proxy.call(&marked_call(1)));
     proxy.close_stdin();
     assert_eq!(proxy.wait_code(), 0);

@@ -457,7 +457,8 @@ fn play_upstream_line(session: &mut Session<'_>, case: &Case, id: u64) {
         return;
     }
     let outcome = |line: &[u8]| -> Option<String> {
-        serde_json::from_slice::<&serde_json::value::RawValue>(line).ok()?;
+        let value = serde_json::from_slice::<&serde_json::value::RawValue>(line).ok()?;
+        value.get().starts_with('{').then_some(())?;
         let name = if status == "FAILED" {
             "error"
         } else {

@@ -16,6 +16,7 @@
 )]
 
 mod annotate;
+mod arrays;
 mod bench;
 mod call;
 mod cancel;

@@ -383,6 +383,84 @@ fn a_void_that_could_not_be_written_is_written_later() {
     assert!(two.sent().contains("tools/call"));
 }
 
+/// Two calls that are answered in one array.
+fn answered_in_an_array(store: &Store, answers: &str) -> Proxy {
+    let mut one = Proxy::new(store);
+    for (id, seq) in [(1, 1), (2, 2)] {
+        one.call(id, &format!("\"_meta\":{{\"checkpoint_seq\":{seq}}}"));
+    }
+    one.journal();
+    one.sent();
+    let line = format!("[{answers}]\n").into_bytes();
+    one.session.upstream_line(line, one.now);
+    assert_eq!(one.told(), "", "nothing of it is durable yet");
+    one
+}
+
+#[test]
+fn each_answer_in_an_array_is_marked_where_it_could_not_be_written() {
+    let store = store();
+    let answers = "{\"id\":1,\"result\":{}}, {\"id\":2,\"result\":{}}";
+    let mut one = answered_in_an_array(&store, answers);
+    let ops = one.session.take_ops(one.now).unwrap();
+    let error = checkpoint::journal::JournalError::Full;
+    one.session.journal_failed(ops, &error, one.now);
+    let told = one.told();
+    assert_eq!(told.lines().count(), 1, "{told}");
+    for seq in [1, 2] {
+        let mark = format!("{{\"seq\":{seq},\"journaled\":false}}");
+        assert!(told.contains(&mark), "{told}");
+    }
+}
+
+#[test]
+fn what_tells_no_outcome_is_told_apart_from_its_array() {
+    let store = store();
+    let mut one = Proxy::new(&store);
+    one.call(1, SEQ_1);
+    one.call(2, BARE);
+    one.journal();
+    one.sent();
+    one.session.client_ended(one.now);
+    one.session.input_closed();
+    let line = b"[{\"id\":1,\"error\":{\"code\":-32000}},{\"id\":2,\"result\":{}}]\n";
+    one.session.upstream_line(line.to_vec(), one.now);
+    assert_eq!(one.told(), "");
+    one.journal();
+    let told = one.told();
+    let lines: Vec<&str> = told.lines().collect();
+    assert_eq!(lines[0], "[{\"id\":2,\"result\":{}}]");
+    assert!(lines[1].contains("\"outcome_unknown\""), "{told}");
+    assert_eq!(lines.len(), 2, "{told}");
+}
+
+#[test]
+fn an_array_goes_out_without_what_somebody_else_settled() {
+    let store = store();
+    let answers = "{\"id\":1,\"result\":{\"x\":\"late\"}},{\"id\":2,\"result\":{}}";
+    let mut one = answered_in_an_array(&store, answers);
+    // The operator was quicker with the first of the two.
+    void(&store);
+    one.journal();
+    let told = one.told();
+    let lines: Vec<&str> = told.lines().collect();
+    assert_eq!(lines[0], "[{\"id\":2,\"result\":{}}]");
+    assert!(lines[1].contains("\"outcome_unknown\""), "{told}");
+    assert!(!told.contains("late"), "{told}");
+}
+
+#[test]
+fn an_array_that_nobody_reads_any_more_delivers_nothing() {
+    let store = store();
+    let answers = "{\"id\":1,\"result\":{}},{\"id\":2,\"result\":{}}";
+    let mut one = answered_in_an_array(&store, answers);
+    one.session.client_gone(one.now);
+    one.journal();
+    assert_eq!(one.told(), "");
+    assert_eq!(entry(&store).status, Status::Completed);
+    assert_eq!(entry(&store).delivered_at, None);
+}
+
 #[test]
 fn an_outcome_that_was_found_for_a_cancelled_call_answers_the_next_one() {
     let store = store();

@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Asked, Flight, Level, PASSING_DRAIN_MAX, SIGNAL_DRAIN_MAX, Session, Stage};
+use super::{Asked, Flight, Level, PASSING_DRAIN_MAX, Place, SIGNAL_DRAIN_MAX, Session, Stage};
 use crate::guard::{Op, Settlement, Ticket};
 use crate::json;
 use crate::mcp::frame::{IdKey, RawId};
@@ -316,7 +316,6 @@ impl Session {
             let Some(flight) = self.flights.remove(&key) else {
                 continue;
             };
-            self.owners.remove(&ticket.fence);
             fences.push(ticket.fence);
             if taken == 0 || seeded::has(Bug::VoidAfterBytes) {
                 // Not forwarded means that the pipe accepted no byte of it.
@@ -324,6 +323,7 @@ impl Session {
                 refusal.reason = Some(end.words());
                 refusal.seq = Some(ticket.seq.0);
                 refusal.tool = Some(flight.call.tool.clone());
+                self.owners.remove(&ticket.fence);
                 let asked = self.tell_later(&flight, &refusal, now);
                 self.ops
                     .push((asked, Self::void_op(ticket, "never forwarded")));
@@ -348,15 +348,8 @@ impl Session {
                 ticket,
             );
             refusal.more.push(("upstream", json::quote(&end.words())));
-            let asked = self.tell_later(&flight, &refusal, now);
-            self.ops.push((
-                asked,
-                Op::Settle(Settlement::Lost {
-                    ticket,
-                    reason,
-                    detail: evidence.json(),
-                }),
-            ));
+            let lost = (reason, evidence.json());
+            self.lose(&flight, ticket, &refusal, lost, now);
         }
         let mut passing: Vec<_> = self.passing.drain().collect();
         passing.sort_by(|left, right| left.0.cmp(&right.0));
@@ -477,6 +470,26 @@ impl Session {
         self.hurry_waiters(ticket.fence, now);
     }
 
+    /// Nobody will say what became of a forwarded call. Why, and the evidence as a JSON object, are
+    /// made durable, and then its caller is told.
+    pub(super) fn lose(
+        &mut self,
+        flight: &Flight,
+        ticket: Ticket,
+        refusal: &Refusal,
+        (reason, detail): (Unanswered, String),
+        now: Instant,
+    ) {
+        self.owners.remove(&ticket.fence);
+        let asked = self.tell_later(flight, refusal, now);
+        let lost = Settlement::Lost {
+            ticket,
+            reason,
+            detail,
+        };
+        self.ops.push((asked, Op::Settle(lost)));
+    }
+
     /// Keeps a refusal until it is durable that its call will not be answered: its caller may ask
     /// again at once, in another session, which must not take the call for one that is waited for.
     fn tell_later(&mut self, flight: &Flight, refusal: &Refusal, now: Instant) -> Asked {
@@ -499,7 +512,7 @@ impl Session {
     }
 
     /// Tells a refusal that was kept, unless it has been told.
-    pub(super) fn tell(&mut self, slot: u64) {
+    pub(super) fn tell(&mut self, slot: Place) {
         if let Some((_, line)) = self.telling.remove(&slot) {
             self.down.fill(slot, line, None);
         }
@@ -507,7 +520,7 @@ impl Session {
 
     /// Tells the refusals that were kept, all of them or those that can't be kept any longer.
     pub fn tell_kept(&mut self, due: Option<Instant>) {
-        let mut slots: Vec<u64> = self
+        let mut slots: Vec<Place> = self
             .telling
             .iter()
             .filter(|(_, (until, _))| due.is_none_or(|now| now >= *until))

@@ -478,8 +478,9 @@ impl Session {
         self.owners.remove(&settling.ticket.fence);
         if let Some(slot) = settling.slot {
             if waits {
-                let line = unshare(settling.line);
-                let line = if self.options.annotates {
+                // What is no outcome is no delivery of one.
+                let ticket = (!settling.is_void).then_some(settling.ticket);
+                if self.options.annotates {
                     let note = Annotation {
                         seq: Some(settling.ticket.seq.0),
                         attempt: Some(u64::from(settling.ticket.attempt)),
@@ -487,13 +488,11 @@ impl Session {
                         completed_at: Some(super::answers::rfc3339(at)),
                         journaled: None,
                     };
-                    annotate(&line, &note).into_owned()
+                    let line = annotate(settling.answer(), &note).into_owned();
+                    self.down.fill(slot, line, ticket);
                 } else {
-                    line
-                };
-                // What is no outcome is no delivery of one.
-                let ticket = (!settling.is_void).then_some(settling.ticket);
-                self.down.fill(slot, line, ticket);
+                    self.down.keep(slot, settling.line, ticket);
+                }
             } else {
                 self.down.drop_slot(slot);
             }
@@ -618,9 +617,9 @@ impl Session {
             {
                 if waits {
                     let mark = Annotation::not_journaled(ticket.seq.0);
-                    let mut line = annotate(&settling.line, &mark).into_owned();
+                    let mut line = annotate(settling.answer(), &mark).into_owned();
                     if seeded::has(Bug::UnwrittenOutcomeUnmarked) {
-                        line = settling.line.to_vec();
+                        line = settling.answer().to_vec();
                     }
                     self.down.fill(slot, line, None);
                 } else {

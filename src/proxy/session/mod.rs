@@ -14,6 +14,7 @@
 //! or log arguments or results.
 
 mod answers;
+mod array;
 mod client;
 mod ends;
 mod journaled;
@@ -26,6 +27,7 @@ mod waiters;
 pub use ends::{Evidence, Phase, RunEnd, UpstreamEnd};
 pub use known::Known;
 pub use queue::Outgoing;
+use queue::Place;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Range;
@@ -154,10 +156,19 @@ struct Settling {
     ticket: Ticket,
     /// The upstream's line, shared with the op that stores a part of it.
     line: Arc<Vec<u8>>,
+    /// Where the answer stands in it: it is all of the line, or an element of an array.
+    range: Range<usize>,
     /// Where the answer goes in the order of lines; `None`: nobody waits for it.
-    slot: Option<u64>,
+    slot: Option<Place>,
     /// The error means that the call was not executed: it passes, and is no outcome.
     is_void: bool,
+}
+
+impl Settling {
+    /// Returns the answer's own bytes.
+    fn answer(&self) -> &[u8] {
+        &self.line[self.range.clone()]
+    }
 }
 
 /// One `tools/call` that the client has sent and that is not over.
@@ -256,7 +267,7 @@ enum Asked {
     Confirmation(IdKey),
     Renewal(IdKey),
     /// A refusal that is to be told once it is durable that the call will not be answered.
-    Telling(u64),
+    Telling(Place),
     Nobody,
 }
 
@@ -274,7 +285,7 @@ pub struct Session {
     fenced: HashMap<IdKey, Fenced>,
     passing: HashMap<IdKey, PassingRequest>,
     /// Refusals that keep a place in `down`: until when, and the line.
-    telling: HashMap<u64, (Instant, Vec<u8>)>,
+    telling: HashMap<Place, (Instant, Vec<u8>)>,
     /// How far the stream to the upstream has been accepted by its pipe.
     up_written: u64,
     up: queue::UpQueue,

@@ -6,10 +6,14 @@
 //!
 //! Must not: look into a line.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::HOLD_BACK_MAX;
+use super::array::Array;
+use super::client::unshare;
 use crate::guard::Ticket;
 use crate::mcp::frame::IdKey;
 use crate::seeded::{self, Bug};
@@ -40,10 +44,18 @@ impl UpQueue {
 pub struct Outgoing {
     /// The line, its `\n` included.
     pub line: Vec<u8>,
-    /// Whose delivery it is.
-    pub ticket: Option<Ticket>,
+    /// Whose delivery it is: of an array, as many as it answers.
+    pub tickets: Vec<Ticket>,
     /// We answer ourselves. Only of these may a client that reads nothing cause any number.
     pub is_ours: bool,
+}
+
+/// Where a line that is not ready goes, or an element of an array that is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Place {
+    token: u64,
+    /// Which of the array's parts it is; `None`: a line of its own.
+    part: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -67,6 +79,8 @@ pub(super) struct DownQueue {
     slots: VecDeque<Slot>,
     next_token: u64,
     waiting: usize,
+    /// Arrays that wait for some of their elements.
+    arrays: HashMap<u64, Array>,
 }
 
 impl DownQueue {
@@ -74,7 +88,7 @@ impl DownQueue {
     pub(super) fn pass(&mut self, line: Vec<u8>) {
         self.add(Content::Ready(Outgoing {
             line,
-            ticket: None,
+            tickets: Vec::new(),
             is_ours: false,
         }));
     }
@@ -83,15 +97,16 @@ impl DownQueue {
     pub(super) fn push(&mut self, line: Vec<u8>, ticket: Option<Ticket>) {
         self.add(Content::Ready(Outgoing {
             line,
-            ticket,
+            tickets: ticket.into_iter().collect(),
             is_ours: true,
         }));
     }
 
     /// Keeps a place for a line that is not ready.
-    pub(super) fn reserve(&mut self, since: Instant) -> u64 {
+    pub(super) fn reserve(&mut self, since: Instant) -> Place {
         self.waiting += 1;
-        self.add(Content::Waiting { since })
+        let token = self.add(Content::Waiting { since });
+        Place { token, part: None }
     }
 
     fn add(&mut self, content: Content) -> u64 {
@@ -101,11 +116,92 @@ impl DownQueue {
         token
     }
 
-    /// Puts the line in its place, or at the end if the place was given up.
-    pub(super) fn fill(&mut self, token: u64, line: Vec<u8>, ticket: Option<Ticket>) {
+    /// Keeps a place for an array of the upstream's: it goes out once it was said to be read, and
+    /// all of its parts are ready.
+    pub(super) fn reserve_array(&mut self, line: Arc<Vec<u8>>, since: Instant) -> Place {
+        let place = self.reserve(since);
+        self.arrays.insert(place.token, Array::new(line));
+        place
+    }
+
+    /// Keeps a place for an element of an array.
+    pub(super) fn reserve_part(&mut self, array: Place, element: Range<usize>) -> Option<Place> {
+        let part = self.arrays.get_mut(&array.token)?.reserve(element);
+        Some(Place {
+            part: Some(part),
+            ..array
+        })
+    }
+
+    /// Replaces an element of an array, or takes it out. What is neither replaced, taken out nor
+    /// waited for stays as it came.
+    pub(super) fn edit(&mut self, array: Place, element: Range<usize>, bytes: Option<Vec<u8>>) {
+        if let Some(array) = self.arrays.get_mut(&array.token) {
+            array.edit(element, bytes);
+        }
+    }
+
+    /// All of the array has been read: no further part of it comes.
+    pub(super) fn end_array(&mut self, array: Place) {
+        if let Some(array) = self.arrays.get_mut(&array.token) {
+            array.end();
+        }
+        self.finish_array(array.token);
+    }
+
+    /// Puts the line in its place, or at the end if the place was given up; an element in its array.
+    pub(super) fn fill(&mut self, place: Place, line: Vec<u8>, ticket: Option<Ticket>) {
+        if let Some(part) = place.part {
+            self.settle_part(place.token, |array| array.replace(part, line, ticket));
+        } else {
+            self.put(place.token, line, ticket.into_iter().collect());
+        }
+    }
+
+    /// Lets the line, or the element that is in this place, out as it came.
+    pub(super) fn keep(&mut self, place: Place, line: Arc<Vec<u8>>, ticket: Option<Ticket>) {
+        if let Some(part) = place.part {
+            drop(line);
+            self.settle_part(place.token, |array| array.keep(part, ticket));
+        } else {
+            self.put(place.token, unshare(line), ticket.into_iter().collect());
+        }
+    }
+
+    /// Gives up a place.
+    pub(super) fn drop_slot(&mut self, place: Place) {
+        if let Some(part) = place.part {
+            self.settle_part(place.token, |array| array.drop_part(part));
+        } else if let Some(content) = self.place(place.token) {
+            *content = Content::Dropped;
+            self.waiting -= 1;
+        }
+    }
+
+    fn settle_part(&mut self, token: u64, settle: impl FnOnce(&mut Array)) {
+        if let Some(array) = self.arrays.get_mut(&token) {
+            settle(array);
+        }
+        self.finish_array(token);
+    }
+
+    fn finish_array(&mut self, token: u64) {
+        if !self.arrays.get(&token).is_some_and(Array::is_ready) {
+            return;
+        }
+        let Some(array) = self.arrays.remove(&token) else {
+            return;
+        };
+        match array.finish() {
+            Some((line, tickets)) => self.put(token, line, tickets),
+            None => self.drop_slot(Place { token, part: None }),
+        }
+    }
+
+    fn put(&mut self, token: u64, line: Vec<u8>, tickets: Vec<Ticket>) {
         let ready = Content::Ready(Outgoing {
             line,
-            ticket,
+            tickets,
             is_ours: false,
         });
         if let Some(content) = self.place(token) {
@@ -113,14 +209,6 @@ impl DownQueue {
             self.waiting -= 1;
         } else {
             self.add(ready);
-        }
-    }
-
-    /// Gives up a place.
-    pub(super) fn drop_slot(&mut self, token: u64) {
-        if let Some(content) = self.place(token) {
-            *content = Content::Dropped;
-            self.waiting -= 1;
         }
     }
 
@@ -173,9 +261,13 @@ impl DownQueue {
     /// Throws all lines away: nobody reads them. Places stay, so that they can be given up.
     pub(super) fn clear(&mut self) -> Vec<Ticket> {
         let mut lost = Vec::new();
+        for array in self.arrays.values_mut() {
+            lost.append(&mut array.clear());
+        }
+        lost.sort_unstable_by_key(|ticket: &Ticket| ticket.fence);
         self.slots.retain_mut(|slot| match &mut slot.content {
             Content::Ready(outgoing) => {
-                lost.extend(outgoing.ticket.take());
+                lost.append(&mut outgoing.tickets);
                 false
             }
             Content::Dropped => false,

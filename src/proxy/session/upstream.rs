@@ -2,15 +2,16 @@
 //!
 //! Must not: drop an outcome, or hand one on before it is durable.
 
+use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::client::{part_of, state_digest};
-use super::{Fenced, Level, PassingKind, PassingRequest, Session, Settling, Stage};
+use super::{Fenced, Flight, Level, PassingKind, PassingRequest, Place, Session, Settling, Stage};
 use crate::guard::{Answer, Note, Op, Settlement, Ticket};
 use crate::journal::{RoundKey, TaskKey};
 use crate::json;
-use crate::mcp::frame::{self, IdKey, Raw, RawId, UpstreamLine, read_upstream};
+use crate::mcp::frame::{self, IdKey, Raw, RawId, UpstreamLine, batch_elements, read_upstream};
 use crate::mcp::identity;
 use crate::mcp::outcome::{TaskView, read_error, read_result, read_task};
 use crate::mcp::reply::{self, Refusal, RefusalKind, SideEffect};
@@ -27,20 +28,96 @@ enum Meaning {
     Unknown(Unanswered),
 }
 
+/// What becomes of a message of the upstream's: of a line, or of an element of an array.
+enum Fate {
+    /// It is none.
+    Noise,
+    /// It is an array of several.
+    Batch,
+    /// It answers a question of our own, and goes nowhere.
+    Own,
+    /// It goes to the client as it came.
+    Pass,
+    /// It goes to the client like this.
+    Changed(Vec<u8>),
+    /// It goes nowhere: what it is.
+    Dropped(&'static str),
+    /// It answers a call that the upstream has.
+    Answers(IdKey, Ticket),
+    /// It answers a call that another session has taken over.
+    Stale(IdKey, Fenced),
+}
+
 impl Session {
     /// Takes a whole line of the upstream's, its `\n` included (the last may lack it).
     pub fn upstream_line(&mut self, line: Vec<u8>, now: Instant) {
-        let key = match read_upstream(&line) {
-            UpstreamLine::Noise => {
-                self.noise.push(line);
-                return;
+        match self.fate(&line, now) {
+            Fate::Noise => self.noise.push(line),
+            Fate::Own => {}
+            Fate::Pass => self.down.pass(line),
+            Fate::Changed(line) => self.down.pass(line),
+            Fate::Dropped(what) => self.note_dropped(what),
+            Fate::Batch => self.upstream_array(line, now),
+            Fate::Answers(key, ticket) => {
+                let slot = self.waits(&key).then(|| self.down.reserve(now));
+                let all = 0..line.len();
+                self.answered(&key, ticket, Arc::new(line), all, slot, now);
             }
-            UpstreamLine::Other => {
-                if !self.takes_odd_line(&line, now) {
-                    self.down.pass(line);
+            Fate::Stale(key, fenced) => {
+                let all = 0..line.len();
+                self.fenced_answered(key, &fenced, &Arc::new(line), all);
+            }
+        }
+    }
+
+    /// An array is one line, which only 2025-03-26 knows: it goes out as it came once all that it
+    /// answers is durable. What must not go out is taken out of it.
+    fn upstream_array(&mut self, line: Vec<u8>, now: Instant) {
+        let line = Arc::new(line);
+        let array = self.down.reserve_array(Arc::clone(&line), now);
+        let mut dropped = None;
+        for element in batch_elements(&line) {
+            match self.fate(&line[element.clone()], now) {
+                Fate::Noise | Fate::Batch | Fate::Pass => {}
+                Fate::Own => self.down.edit(array, element, None),
+                Fate::Changed(bytes) => self.down.edit(array, element, Some(bytes)),
+                Fate::Dropped(what) => {
+                    self.down.edit(array, element, None);
+                    dropped = Some(what);
                 }
-                return;
+                Fate::Answers(key, ticket) => {
+                    let slot = if self.waits(&key) {
+                        self.down.reserve_part(array, element.clone())
+                    } else {
+                        self.down.edit(array, element.clone(), None);
+                        None
+                    };
+                    self.answered(&key, ticket, Arc::clone(&line), element, slot, now);
+                }
+                Fate::Stale(key, fenced) => {
+                    self.down.edit(array, element.clone(), None);
+                    self.fenced_answered(key, &fenced, &line, element);
+                }
             }
+        }
+        drop(line);
+        self.down.end_array(array);
+        if let Some(what) = dropped {
+            self.note_dropped(what);
+        }
+    }
+
+    fn waits(&self, key: &IdKey) -> bool {
+        self.flights.get(key).is_some_and(Flight::waits)
+    }
+
+    /// Tells what becomes of a message, and learns from it what passes by.
+    fn fate(&mut self, message: &[u8], now: Instant) -> Fate {
+        let key = match read_upstream(message) {
+            UpstreamLine::Noise => return Fate::Noise,
+            UpstreamLine::Batch => return Fate::Batch,
+            UpstreamLine::Other if self.takes_odd_line(message, now) => return Fate::Own,
+            UpstreamLine::Other => return Fate::Pass,
             UpstreamLine::Message { method, params, .. } => {
                 match &*method {
                     "notifications/tools/list_changed" => self.known.forget_tools(),
@@ -51,47 +128,39 @@ impl Session {
                     }
                     _ => {}
                 }
-                self.down.pass(line);
-                return;
+                return Fate::Pass;
             }
             UpstreamLine::Answer(answer) => {
                 if self.is_own(answer.id) {
                     self.own_answered(&answer, now);
-                    return;
+                    return Fate::Own;
                 }
                 self.in_flight(answer.id).unwrap_or_else(|| answer.id.key())
             }
         };
         let key = self.seeded_key(key);
-        let is_dropped = seeded::has(Bug::LateAnswerDropped)
-            && self.flights.get(&key).is_some_and(|flight| !flight.waits());
-        if is_dropped {
-            return;
+        if let Some(flight) = self.flights.get(&key) {
+            if seeded::has(Bug::LateAnswerDropped) && !flight.waits() {
+                return Fate::Dropped("a late answer");
+            }
+            if let Stage::Forwarded(forwarded) = &flight.stage {
+                let ticket = forwarded.ticket;
+                return Fate::Answers(key, ticket);
+            }
         }
-        let forwarded = self
-            .flights
-            .get(&key)
-            .and_then(|flight| match &flight.stage {
-                Stage::Forwarded(forwarded) => Some(forwarded.ticket),
-                Stage::Admitting
-                | Stage::Confirming { .. }
-                | Stage::Joining { .. }
-                | Stage::Probing { .. }
-                | Stage::Settling(_) => None,
-            });
-        if let Some(ticket) = forwarded {
-            self.answered(&key, ticket, line, now);
-        } else if let Some(fenced) = self.fenced.remove(&key) {
-            self.fenced_answered(key, &fenced, line);
-        } else if self.flights.contains_key(&key) {
-            self.drop_answer(&key, "an answer to a call that the upstream did not get");
-        } else if let Some(request) = self.passing.remove(&key) {
-            let line = self.passing_answered(&request, line);
-            self.down.pass(line);
+        if let Some(fenced) = self.fenced.remove(&key) {
+            Fate::Stale(key, fenced)
         } else if self.settled.has(&key) {
-            self.drop_answer(&key, "a second answer to a call");
+            Fate::Dropped("a second answer to a call")
+        } else if self.flights.contains_key(&key) {
+            Fate::Dropped("an answer to a call that the upstream did not get")
+        } else if let Some(request) = self.passing.remove(&key) {
+            match self.passing_answered(&request, message) {
+                Some(changed) => Fate::Changed(changed),
+                None => Fate::Pass,
+            }
         } else {
-            self.down.pass(line);
+            Fate::Pass
         }
     }
 
@@ -109,7 +178,7 @@ impl Session {
         running.map(|(key, _)| key.clone()).min().unwrap_or(key)
     }
 
-    fn drop_answer(&mut self, _key: &IdKey, what: &str) {
+    fn note_dropped(&mut self, what: &str) {
         self.say(Level::Warn, format!("dropped {what}"));
         self.lazily(Op::Note(Note {
             kind: "dropped_answer",
@@ -122,13 +191,18 @@ impl Session {
 
     /// A call that another session has taken over was answered all the same: what came is kept,
     /// and the caller has, or waits for, the new owner's outcome.
-    fn fenced_answered(&mut self, key: IdKey, fenced: &Fenced, line: Vec<u8>) {
-        let line = Arc::new(line);
-        let UpstreamLine::Answer(answer) = read_upstream(&line) else {
+    fn fenced_answered(
+        &mut self,
+        key: IdKey,
+        fenced: &Fenced,
+        line: &Arc<Vec<u8>>,
+        range: Range<usize>,
+    ) {
+        let UpstreamLine::Answer(answer) = read_upstream(&line[range]) else {
             return;
         };
         let ticket = fenced.ticket;
-        let meaning = self.meaning(&line, answer, &fenced.policy, fenced.is_cancelled);
+        let meaning = self.meaning(line, answer, &fenced.policy, fenced.is_cancelled);
         let settlement = match meaning {
             Meaning::Outcome(answer) => Settlement::Answered {
                 ticket,
@@ -151,92 +225,90 @@ impl Session {
             .push((super::Asked::Nobody, Op::Settle(settlement)));
     }
 
-    fn answered(&mut self, key: &IdKey, ticket: Ticket, line: Vec<u8>, now: Instant) {
-        let line = Arc::new(line);
+    /// A call was answered by what stands at `range` in the line. `slot` is kept for it, unless
+    /// nobody waits.
+    fn answered(
+        &mut self,
+        key: &IdKey,
+        ticket: Ticket,
+        line: Arc<Vec<u8>>,
+        range: Range<usize>,
+        mut slot: Option<Place>,
+        now: Instant,
+    ) {
         let Some(flight) = self.flights.get(key) else {
             return;
         };
-        let meaning = match read_upstream(&line) {
+        let meaning = match read_upstream(&line[range.clone()]) {
             UpstreamLine::Answer(answer) => {
                 self.meaning(&line, answer, &flight.policy, flight.is_cancelled)
             }
-            UpstreamLine::Noise | UpstreamLine::Message { .. } | UpstreamLine::Other => return,
+            UpstreamLine::Noise
+            | UpstreamLine::Batch
+            | UpstreamLine::Message { .. }
+            | UpstreamLine::Other => return,
         };
-        let Some(flight) = self.flights.get_mut(key) else {
-            return;
-        };
-        let signature = flight.signature;
-        let first_wins = !flight.policy.fences_results;
-        let mut slot = flight.waits().then(|| self.down.reserve(now));
-        if seeded::has(Bug::AnswerBeforeDurable)
-            && let Some(slot) = slot.take()
-        {
-            self.down.fill(slot, line.to_vec(), Some(ticket));
-        }
-        let is_void = matches!(meaning, Meaning::NotExecuted(_));
-        let elapsed = match &flight.stage {
-            Stage::Forwarded(forwarded) => now.saturating_duration_since(forwarded.at),
-            Stage::Admitting
-            | Stage::Confirming { .. }
-            | Stage::Joining { .. }
-            | Stage::Probing { .. }
-            | Stage::Settling(_) => std::time::Duration::ZERO,
-        };
-        flight.stage = Stage::Settling(Settling {
-            ticket,
-            line,
-            slot,
-            is_void,
-        });
         self.settled.add(key.clone());
+        let is_void = matches!(meaning, Meaning::NotExecuted(_));
         let settlement = match meaning {
             Meaning::Outcome(answer) => Settlement::Answered {
                 ticket,
-                signature,
-                first_wins,
+                signature: flight.signature,
+                first_wins: !flight.policy.fences_results,
                 answer: *answer,
             },
             Meaning::NotExecuted(code) => Settlement::Void {
                 ticket,
                 detail: format!("{{\"error_code\":{code}}}"),
             },
-            Meaning::Unknown(reason) => Settlement::Lost {
-                ticket,
-                reason,
-                detail: format!(
-                    "{{\"reason\":\"{}\",\"elapsed_ms\":{}}}",
-                    reason.name(),
-                    elapsed.as_millis()
-                ),
-            },
+            Meaning::Unknown(reason) => {
+                if let Some(slot) = slot {
+                    self.down.drop_slot(slot);
+                }
+                self.answered_nothing(key, ticket, reason, now);
+                return;
+            }
         };
-        if let Settlement::Lost { .. } = &settlement {
-            self.answer_unknown(key, "connection_closed");
+        if seeded::has(Bug::AnswerBeforeDurable)
+            && let Some(slot) = slot.take()
+        {
+            let line = line[range.clone()].to_vec();
+            self.down.fill(slot, line, Some(ticket));
+        }
+        if let Some(flight) = self.flights.get_mut(key) {
+            flight.stage = Stage::Settling(Settling {
+                ticket,
+                line,
+                range,
+                slot,
+                is_void,
+            });
         }
         self.settle_op(key, settlement);
     }
 
-    /// The caller of a call whose answer tells nothing gets our own word for it.
-    fn answer_unknown(&mut self, key: &IdKey, reason: &str) {
-        let Some(flight) = self.flights.get_mut(key) else {
+    /// An answer tells nothing of what the call did: its caller, if it waits, gets our own word.
+    fn answered_nothing(&mut self, key: &IdKey, ticket: Ticket, reason: Unanswered, now: Instant) {
+        let Some(flight) = self.flights.remove(key) else {
             return;
         };
-        let Stage::Settling(settling) = &mut flight.stage else {
-            return;
+        let elapsed = match &flight.stage {
+            Stage::Forwarded(forwarded) => now.saturating_duration_since(forwarded.at),
+            Stage::Admitting
+            | Stage::Confirming { .. }
+            | Stage::Joining { .. }
+            | Stage::Probing { .. }
+            | Stage::Settling(_) => Duration::ZERO,
         };
-        let Some(slot) = settling.slot.take() else {
-            return;
-        };
-        let ticket = settling.ticket;
-        flight.is_answered = true;
-        let (id, explicit, stateless) =
-            (flight.id.clone(), flight.is_explicit, flight.is_stateless);
-        let Some(flight) = self.flights.get(key) else {
-            return;
-        };
-        let refusal = self.refusal_on(RefusalKind::OutcomeUnknown, reason, flight, ticket);
-        let line = self.refusal_line(RawId::new(&id), &refusal, explicit, stateless);
-        self.down.fill(slot, line, None);
+        let detail = format!(
+            "{{\"reason\":\"{}\",\"elapsed_ms\":{}}}",
+            reason.name(),
+            elapsed.as_millis()
+        );
+        let kind = RefusalKind::OutcomeUnknown;
+        let refusal = self.refusal_on(kind, "connection_closed", &flight, ticket);
+        self.lose(&flight, ticket, &refusal, (reason, detail), now);
+        self.wake_waiters(ticket.fence, now);
     }
 
     fn meaning(
@@ -302,15 +374,17 @@ impl Session {
         }
     }
 
-    fn passing_answered(&mut self, request: &PassingRequest, line: Vec<u8>) -> Vec<u8> {
+    /// Learns from the answer to a request that is not journaled. Returns it as it is to go on, if
+    /// that is not as it came.
+    fn passing_answered(&mut self, request: &PassingRequest, message: &[u8]) -> Option<Vec<u8>> {
         if matches!(
             request.kind,
             PassingKind::Listen | PassingKind::Call | PassingKind::Other
         ) {
-            return line;
+            return None;
         }
-        let UpstreamLine::Answer(answer) = read_upstream(&line) else {
-            return line;
+        let UpstreamLine::Answer(answer) = read_upstream(message) else {
+            return None;
         };
         match (&request.kind, answer.outcome) {
             (PassingKind::Identity { is_handshake: true }, Raw::Error(_)) => {
@@ -321,12 +395,8 @@ impl Session {
                     self.handshake.answer();
                 }
                 self.known.read_identity(result);
-                let rewritten = self
-                    .options
-                    .identity
-                    .as_ref()
-                    .and_then(|(name, version)| identity::rewrite(&line, name, version));
-                return rewritten.unwrap_or(line);
+                let (name, version) = self.options.identity.as_ref()?;
+                return identity::rewrite(message, name, version);
             }
             (PassingKind::ToolsList { is_first }, Raw::Result(result)) => {
                 if answer.is_strict() {
@@ -345,7 +415,7 @@ impl Session {
                 let (status, raw, is_error) = match outcome {
                     Raw::Result(raw) => (Status::Completed, raw, read_result(raw).is_error),
                     // An unknown or expired task tells nothing of how it ended.
-                    Raw::Error(raw) if read_error(raw).code == Some(-32602) => return line,
+                    Raw::Error(raw) if read_error(raw).code == Some(-32602) => return None,
                     Raw::Error(raw) => (Status::Failed, raw, false),
                 };
                 let op = Op::TaskEnd {
@@ -357,7 +427,7 @@ impl Session {
             }
             (_, Raw::Result(_) | Raw::Error(_)) => {}
         }
-        line
+        None
     }
 
     /// A task's state passes by; if it is the end, the entry gets it.
@@ -394,48 +464,45 @@ impl Session {
             Level::Warn,
             format!("a line of {bytes} bytes from the upstream is over --max-message-bytes"),
         );
-        let told = read_long_line(prefix, tail);
-        let Some(id) = told.id.filter(|_| !told.is_request) else {
-            return;
-        };
-        if self.is_own(id) {
-            self.own_answer_too_long(id, bytes, now);
-            return;
-        }
-        let key = self.in_flight(id).unwrap_or_else(|| id.key());
-        let mut refusal = Refusal::new(RefusalKind::MessageTooLarge);
-        refusal.side_effect = SideEffect::Unknown;
-        refusal.reason = Some(format!("an answer of {bytes} bytes"));
-        if let Some(flight) = self.flights.get_mut(&key)
-            && let Stage::Forwarded(forwarded) = &flight.stage
-        {
-            let ticket = forwarded.ticket;
-            refusal.seq = Some(ticket.seq.0);
-            refusal.tool = Some(flight.call.tool.clone());
-            let waits = flight.waits();
-            flight.is_answered = true;
-            flight.stage = Stage::Settling(Settling {
-                ticket,
-                line: Arc::new(Vec::new()),
-                slot: None,
-                is_void: false,
-            });
-            let (raw, explicit, stateless) =
-                (flight.id.clone(), flight.is_explicit, flight.is_stateless);
-            if waits {
-                let line = self.refusal_line(RawId::new(&raw), &refusal, explicit, stateless);
-                self.down.pass(line);
+        for id in answered_by_long_line(prefix, tail) {
+            if self.is_own(id) {
+                self.own_answer_too_long(id, bytes, now);
+            } else {
+                self.answer_too_long(id, bytes, now);
             }
-            self.settled.add(key.clone());
-            self.settle_op(
-                &key,
-                Settlement::Lost {
-                    ticket,
-                    reason: Unanswered::AnswerTooLarge,
-                    detail: format!("{{\"reason\":\"message_too_large\",\"bytes\":{bytes}}}"),
-                },
-            );
+        }
+    }
+
+    fn answer_too_long(&mut self, id: RawId<'_>, bytes: u64, now: Instant) {
+        let key = self.in_flight(id).unwrap_or_else(|| id.key());
+        let kind = RefusalKind::MessageTooLarge;
+        let said = format!("an answer of {bytes} bytes");
+        let forwarded = match self.flights.get(&key).map(|flight| &flight.stage) {
+            Some(Stage::Forwarded(forwarded)) => Some(forwarded.ticket),
+            Some(
+                Stage::Admitting
+                | Stage::Confirming { .. }
+                | Stage::Joining { .. }
+                | Stage::Probing { .. }
+                | Stage::Settling(_),
+            )
+            | None => None,
+        };
+        if let Some(ticket) = forwarded {
+            let Some(flight) = self.flights.remove(&key) else {
+                return;
+            };
+            let mut refusal = self.refusal_on(kind, &said, &flight, ticket);
+            refusal.side_effect = SideEffect::Unknown;
+            self.settled.add(key);
+            let reason = Unanswered::AnswerTooLarge;
+            let detail = format!("{{\"reason\":\"message_too_large\",\"bytes\":{bytes}}}");
+            self.lose(&flight, ticket, &refusal, (reason, detail), now);
+            self.wake_waiters(ticket.fence, now);
         } else if let Some(request) = self.passing.remove(&key) {
+            let mut refusal = Refusal::new(kind);
+            refusal.side_effect = SideEffect::Unknown;
+            refusal.reason = Some(said);
             let line = reply::refusal_as_error(RawId::new(&request.id), &refusal);
             self.down.pass(line);
         }
@@ -462,6 +529,21 @@ pub(super) struct LongLine<'a> {
     pub(super) is_request: bool,
     /// It is an answer, as far as can be told.
     pub(super) is_answer: bool,
+}
+
+/// Returns which requests a line that was too long answers, as far as can be told. Of an array only
+/// its beginning tells: what stands at its end may be of any depth.
+fn answered_by_long_line<'a>(prefix: &'a [u8], tail: &'a [u8]) -> Vec<RawId<'a>> {
+    let answered = |prefix: &'a [u8], tail: &'a [u8]| {
+        let told = read_long_line(prefix, tail);
+        told.id.filter(|_| !told.is_request)
+    };
+    if json::tolerant_members(prefix).is_some() {
+        return answered(prefix, tail).into_iter().collect();
+    }
+    batch_elements(prefix)
+        .filter_map(|element| answered(&prefix[element], b""))
+        .collect()
 }
 
 /// Looks at both ends of a line that was too long. The two directions' ids are two spaces, so an

@@ -315,7 +315,7 @@ impl World<'_> {
     pub(super) fn pump_down(&mut self, number: usize) -> Check {
         let now = self.now;
         while let Some(outgoing) = self.lives[number].session.to_client(now) {
-            let (line, ticket) = (outgoing.line, outgoing.ticket);
+            let (line, tickets) = (outgoing.line, outgoing.tickets);
             let text = String::from_utf8_lossy(&line).into_owned();
             tell!(self, "p{number} -> client {}", text.trim_end());
             self.note(&line);
@@ -341,7 +341,7 @@ impl World<'_> {
             }
             let life = &mut self.lives[number];
             life.to_client.push(line, serial, delivers);
-            if let Some(ticket) = ticket {
+            for ticket in tickets {
                 let end = life.to_client.pushed;
                 life.session.pushed_down(ticket, end);
             }
