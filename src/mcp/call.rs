@@ -67,6 +67,8 @@ pub struct Call<'a> {
     pub checkpoint_call_id: Option<Cow<'a, str>>,
     /// `_meta["io.modelcontextprotocol/protocolVersion"]`: present in the stateless revisions.
     pub protocol_version: Option<Cow<'a, str>>,
+    /// The raw `_meta["io.modelcontextprotocol/clientCapabilities"]`.
+    pub client_capabilities: Option<&'a [u8]>,
     /// `_meta.traceparent`.
     pub traceparent: Option<Cow<'a, str>>,
 }
@@ -205,6 +207,7 @@ impl<'a> Call<'a> {
                 ),
             },
             protocol_version: found.protocol_version.and_then(json::text),
+            client_capabilities: found.client_capabilities,
             traceparent: found.traceparent.and_then(json::text),
         })
     }
@@ -234,6 +237,19 @@ impl<'a> Call<'a> {
     /// Returns whether code, not a model, is calling: the call says which entry it means.
     pub fn is_explicit(&self) -> bool {
         !matches!((&self.seq, &self.key), (Ok(None), Ok(None)))
+    }
+
+    /// Returns whether the request declares the tasks extension, as the stateless revision asks for
+    /// request by request: a task may answer no other.
+    ///
+    /// Source: MCP 2026-07-28, `basic/index` (`_meta`); the extension
+    /// `io.modelcontextprotocol/tasks`.
+    pub fn declares_tasks(&self) -> bool {
+        let member = |object, name| json::last_member(object, name).map(|member| member.value);
+        self.client_capabilities
+            .and_then(|capabilities| member(capabilities, "extensions"))
+            .and_then(|extensions| member(extensions, "io.modelcontextprotocol/tasks"))
+            .is_some_and(json::is_object)
     }
 
     /// Returns whether this continues a call that asked for input.
@@ -281,6 +297,7 @@ struct Meta<'a> {
     workflow: Option<&'a [u8]>,
     call_id: Option<&'a [u8]>,
     protocol_version: Option<&'a [u8]>,
+    client_capabilities: Option<&'a [u8]>,
     traceparent: Option<&'a [u8]>,
 }
 
@@ -296,6 +313,7 @@ impl<'a> Meta<'a> {
                 b"checkpoint_workflow" => &mut found.workflow,
                 b"checkpoint_call_id" => &mut found.call_id,
                 b"io.modelcontextprotocol/protocolVersion" => &mut found.protocol_version,
+                b"io.modelcontextprotocol/clientCapabilities" => &mut found.client_capabilities,
                 b"traceparent" => &mut found.traceparent,
                 _ => continue,
             };
@@ -393,6 +411,33 @@ mod tests {
             assert_eq!(call.call_id(&CallIdFrom::Auto), None);
         }
         assert_eq!(call(r#"{"name":"t","checkpoint_seq":7}"#).seq, Ok(None));
+    }
+
+    #[test]
+    fn tasks_are_declared_as_an_extension_of_the_client() {
+        let declares = |capabilities: &str| {
+            let key = r#""io.modelcontextprotocol/clientCapabilities""#;
+            call(&with_meta(&format!("{key}:{capabilities}"))).declares_tasks()
+        };
+        for declared in [
+            r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#,
+            r#"{"roots":{},"extensions":{"a/b":{},"io.modelcontextprotocol\/tasks":{"x":1}}}"#,
+        ] {
+            assert!(declares(declared), "{declared}");
+        }
+        for none in [
+            "{}",
+            "null",
+            "[]",
+            r#"{"tasks":{}}"#,
+            r#"{"extensions":{}}"#,
+            r#"{"extensions":["io.modelcontextprotocol/tasks"]}"#,
+            r#"{"extensions":{"io.modelcontextprotocol/tasks":null}}"#,
+            r#"{"io.modelcontextprotocol/tasks":{}}"#,
+        ] {
+            assert!(!declares(none), "{none}");
+        }
+        assert!(!call(r#"{"name":"t"}"#).declares_tasks());
     }
 
     #[test]

@@ -219,6 +219,86 @@ fn a_handle_has_no_legal_form_in_the_other_era() {
     }
 }
 
+/// The same call from a client that does not say that it can follow a task.
+fn undeclared(call: Call, id: u32) -> Call {
+    let mut call = call.meta(
+        "io.modelcontextprotocol/clientCapabilities",
+        json!({"elicitation": {}}),
+    );
+    call.id = json!(id);
+    call
+}
+
+/// In the stateless revision each request declares the extension, and a task may answer no other.
+#[test]
+fn a_handle_is_replayed_only_to_a_request_that_declares_the_extension() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    // What the upstream says, it says.
+    let live = proxy.call_line(&undeclared(task(1, 1, true), 1));
+    assert!(result_bytes(&live).contains(r#""resultType":"task""#));
+    let refused = proxy.call(&undeclared(task(2, 1, true), 2));
+    assert_refused(&refused, "not_replayable", "unknown");
+    assert!(
+        refused["error"]["data"]["reason"]
+            .as_str()
+            .unwrap()
+            .contains("task")
+    );
+    let found = proxy.call_line(&task(3, 1, true));
+    assert_eq!(result_bytes(&found), result_bytes(&live));
+    // Once it has ended there is a result, which asks for no extension.
+    proxy.request(4, "tasks/get", task_params("task-1", true));
+    let ended = proxy.call(&undeclared(task(5, 1, true), 5));
+    assert_eq!(ended["result"]["content"][0]["text"], "the task is done");
+    proxy.stop();
+    assert_eq!(world.status(1), "COMPLETED");
+    assert_eq!(world.effects_of("task"), 1);
+    assert_eq!(world.calls_at_upstream(), 1);
+}
+
+#[test]
+fn who_joins_a_call_is_told_of_its_task_only_where_it_declares_the_extension() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    proxy.send_call(&task(1, 1, true).script(json!({"hold_after": "h"})));
+    world.wait_held("h");
+    proxy.send_call(&undeclared(task(2, 1, true), 2));
+    proxy.send_call(&task(3, 1, true));
+    proxy.await_decided();
+    world.release("h");
+    let handle = proxy.recv_id(1);
+    assert_refused(&proxy.recv_id(2), "not_replayable", "unknown");
+    assert_eq!(proxy.recv_id(3)["result"], handle["result"]);
+    proxy.stop();
+    assert_eq!(world.effects_of("task"), 1);
+}
+
+/// A refusal delivers nothing: what it refused still answers the next who asks, and is not run.
+#[test]
+fn a_handle_that_could_not_be_replayed_is_kept_for_who_can_take_it() {
+    let world = World::new();
+    let without_seq = |id: u32| Call::new(id, "task", json!({"polls": 1})).modern();
+    let mut proxy = world.proxy().start();
+    proxy.send_call(&without_seq(1).script(json!({"hold_after": "h"})));
+    world.wait_held("h");
+    proxy.drop_client();
+    world.release("h");
+    assert_eq!(proxy.wait_code(), 0);
+    assert_eq!(world.status(1), "ACCEPTED");
+    let mut proxy = world.proxy().start();
+    for id in 2..=4 {
+        let refused = proxy.call(&undeclared(without_seq(id), id));
+        assert_refused(&refused, "not_replayable", "unknown");
+    }
+    let found = proxy.call(&without_seq(5));
+    assert_eq!(found["result"]["taskId"], "task-1", "{found}");
+    assert_eq!(found["result"]["_meta"]["checkpoint"]["seq"], 1, "{found}");
+    proxy.stop();
+    assert_eq!(world.effects_of("task"), 1);
+    assert_eq!(world.calls_at_upstream(), 1);
+}
+
 /// A call with a task and one without are two: their answers have two shapes.
 #[test]
 fn a_task_asked_for_is_part_of_the_call() {

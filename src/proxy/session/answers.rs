@@ -239,10 +239,15 @@ impl Session {
         let is_same_era = ended.is_none()
             && outcome.provenance == Provenance::Upstream
             && is_stateless_version(replay.protocol_version.as_deref()) == flight.is_stateless;
+        // In the stateless revision each request says whether a task may answer it.
+        let lacks_extension =
+            outcome.status == Status::Accepted && flight.is_stateless && !flight.takes_tasks;
         let payload = if is_error {
             Raw::Error(body)
         } else {
-            let form = if is_same_era {
+            let form = if lacks_extension {
+                Form::None
+            } else if is_same_era {
                 Form::AsItIs
             } else {
                 legal_form(body, flight.is_stateless)
@@ -263,6 +268,10 @@ impl Session {
                     refusal.letter = Some(replay.letter.to_string());
                     if entry.status != Status::Completed {
                         refusal.side_effect = SideEffect::Unknown;
+                    }
+                    if lacks_extension {
+                        let reason = "a task, and the request does not declare that extension";
+                        refusal.reason = Some(reason.into());
                     }
                     self.note_on(
                         "refused",

@@ -304,6 +304,7 @@ impl Session {
             standing: None,
             is_explicit,
             is_stateless,
+            takes_tasks: call.declares_tasks(),
             stage: Stage::Admitting,
             asked: None,
             is_cancelled: false,

@@ -188,6 +188,8 @@ struct Flight {
     is_explicit: bool,
     /// The stateless revision's shapes are legal for it.
     is_stateless: bool,
+    /// Its request declares the tasks extension.
+    takes_tasks: bool,
     stage: Stage,
     /// The number under which the journal is being asked about it.
     asked: Option<u64>,
