@@ -45,6 +45,7 @@ mod ops_doctor;
 mod ops_export;
 mod ops_gc;
 mod ops_verify;
+mod passing;
 mod policy_delivery;
 mod policy_fork;
 mod policy_keys;

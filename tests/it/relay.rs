@@ -260,6 +260,10 @@ fn unknown_answers_pass_and_a_second_answer_does_not() {
     assert_eq!(proxy.next_line(), None, "the second answer was forwarded");
     assert_eq!(world.status(1), "COMPLETED");
     assert_eq!(world.effects_of("charge"), 1);
+    let db = rusqlite::Connection::open(world.journal()).unwrap();
+    let kept = "SELECT detail FROM events WHERE kind = 'dropped_answer'";
+    let kept: String = db.query_row(kept, [], |row| row.get(0)).unwrap();
+    assert_eq!(kept, r#"{"what":"a second answer to a call"}"#);
 }
 
 #[test]

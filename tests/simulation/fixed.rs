@@ -483,3 +483,18 @@ fn an_outcome_that_was_found_for_a_cancelled_call_answers_the_next_one() {
     assert!(told.contains("\"id\":3") && told.contains("done"), "{told}");
     assert!(!one.sent().contains("tools/call"), "it ran again");
 }
+
+#[test]
+fn an_end_waits_for_a_request_for_a_while_and_for_a_subscription_not_at_all() {
+    for (method, waits) in [("ping", true), ("subscriptions/listen", false)] {
+        let store = store();
+        let mut one = Proxy::new(&store);
+        let line = format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"{method}\"}}\n");
+        one.session.client_line(line.into_bytes());
+        one.sent();
+        one.session.client_ended(one.now);
+        assert_eq!(one.session.wants_input_closed(one.now), !waits, "{method}");
+        one.later(Duration::from_secs(1));
+        assert!(one.session.wants_input_closed(one.now), "{method}");
+    }
+}
