@@ -150,6 +150,25 @@ fn both_eras_ask_and_end_with_one_effect() {
 }
 
 #[test]
+fn kept_tasks_outlive_their_process() {
+    let world = World::new();
+    let path = world.path("tasks").display().to_string();
+    let start = || world.direct().upstream(&["--tasks", &path]).start();
+    let mut upstream = start();
+    let call = Call::new(1, "task", json!({"polls": 2})).modern();
+    let handle = upstream.call(&call)["result"].clone();
+    upstream.kill9();
+    for status in ["working", "completed"] {
+        let mut upstream = start();
+        let state = upstream.request(2, "tasks/get", json!({"taskId": handle["taskId"]}));
+        assert_eq!(state["result"]["status"], status, "{state}");
+        assert_eq!(state["result"]["createdAt"], handle["createdAt"]);
+        upstream.kill9();
+    }
+    assert_eq!(world.effects_of("task"), 1);
+}
+
+#[test]
 fn tasks_of_both_generations_end_by_being_asked() {
     let world = World::new();
     let mut upstream = world.direct().start();

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
@@ -44,6 +45,18 @@ impl Client {
         command: &[String],
         calls: &[Call],
     ) -> Option<Running> {
+        self.start_to_die(world, command, calls, None)
+    }
+
+    /// As [`Client::start`]; where a number is given the client kills itself when it is asked, or
+    /// gets a task, for that many-th time.
+    pub(crate) fn start_to_die(
+        self,
+        world: &World,
+        command: &[String],
+        calls: &[Call],
+        die_at: Option<u32>,
+    ) -> Option<Running> {
         let Self(sdk, mode) = self;
         let mode = match mode {
             Mode::Legacy => "legacy",
@@ -52,11 +65,15 @@ impl Client {
         };
         let numbered = calls.iter().zip(1..);
         let calls: Vec<Value> = numbered
-            .map(|(call, seq)| json!({"seq": seq, "name": call.name, "arguments": call.arguments}))
+            .map(|(call, seq)| {
+                let (name, arguments) = (call.name, &call.arguments);
+                json!({"seq": seq, "name": name, "arguments": arguments, "task": call.is_task})
+            })
             .collect();
         let plan = world.path("plan.json");
-        let text = json!({"command": command, "mode": mode, "calls": calls}).to_string();
-        fs::write(&plan, text).expect("the world is writable");
+        let plan_text =
+            json!({"command": command, "mode": mode, "calls": calls, "die_at": die_at}).to_string();
+        fs::write(&plan, plan_text).expect("the world is writable");
         let mut process = match sdk {
             Sdk::Python1 => python(1)?,
             Sdk::Python2 => python(2)?,
@@ -150,6 +167,14 @@ impl Running {
         results
     }
 
+    /// Waits until the client has killed itself, as its plan said.
+    pub(crate) fn die(mut self) -> Story {
+        while self.next().is_some() {}
+        let status = self.child.wait().expect("the client is our child");
+        assert_eq!(status.signal(), Some(9), "{}", self.story());
+        self.tell()
+    }
+
     /// Waits for the plan's end and returns all that the client said.
     pub(crate) fn finish(mut self) -> Story {
         self.wait_for("done", None);
@@ -159,6 +184,10 @@ impl Running {
             "the client ended with {status}: {}",
             self.story()
         );
+        self.tell()
+    }
+
+    fn tell(&mut self) -> Story {
         Story {
             results: self.results(),
             events: std::mem::take(&mut self.seen),
@@ -223,10 +252,24 @@ impl Story {
 
     /// Returns the errors that the client's caller was given.
     pub(crate) fn errors(&self) -> Vec<&Value> {
-        self.events
-            .iter()
-            .filter(|event| event["event"] == "error")
+        self.told("error").collect()
+    }
+
+    /// Returns what the client was asked, in order.
+    pub(crate) fn asked(&self) -> Vec<&str> {
+        self.told("asked")
+            .map(|event| event["kind"].as_str().expect("a question has a kind"))
             .collect()
+    }
+
+    /// Returns the ids of the tasks that the client was given.
+    pub(crate) fn tasks(&self) -> Vec<&Value> {
+        self.told("task").map(|event| &event["id"]).collect()
+    }
+
+    fn told(&self, name: &'static str) -> impl Iterator<Item = &Value> {
+        let events = self.events.iter();
+        events.filter(move |event| event["event"] == name)
     }
 }
 

@@ -7,7 +7,7 @@
 //! - `setup` installs the pinned peers under `target/peers`, once.
 //! - `world` is one test's folder, its upstreams and their counted effects.
 //! - `client` runs a plan of calls with one client in a process that can be killed.
-//! - `resume`, `refusals`, `bytes` and `export` hold the tests.
+//! - `resume`, `rounds`, `refusals`, `bytes` and `export` hold the tests.
 //!
 //! `PEERS_DIRECT=1` leaves the proxy out: it shows what a peer does by itself, and
 //! ends each test where the journal would come in.
@@ -21,5 +21,6 @@ mod export;
 mod refusals;
 mod resume;
 mod rmcp_client;
+mod rounds;
 mod setup;
 mod world;

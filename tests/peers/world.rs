@@ -73,6 +73,52 @@ impl World {
 pub(crate) struct Call {
     pub(crate) name: &'static str,
     pub(crate) arguments: Value,
+    /// It is to be answered with a task (2025-11-25; later the upstream alone decides).
+    pub(crate) is_task: bool,
+}
+
+impl Call {
+    pub(crate) fn new(name: &'static str, arguments: Value) -> Self {
+        Self {
+            name,
+            arguments,
+            is_task: false,
+        }
+    }
+}
+
+/// The upstream of the black-box tests, for what no upstream by others does in every era: it asks
+/// its client, answers with tasks, and logs each effect.
+pub(crate) struct Scripted {
+    effects: PathBuf,
+    pub(crate) upstream: Vec<String>,
+}
+
+impl Scripted {
+    /// Names the upstream; its tasks outlive it.
+    pub(crate) fn new(world: &World) -> Self {
+        let effects = world.path("effects");
+        let program = env!("CARGO_BIN_EXE_scripted-upstream");
+        let (log, tasks) = (text(&effects), text(&world.path("tasks")));
+        let upstream = [program, "--effects", &log, "--tasks", &tasks];
+        Self {
+            upstream: upstream.map(str::to_owned).to_vec(),
+            effects,
+        }
+    }
+
+    /// Returns the tools of the effects in the order in which they happened.
+    pub(crate) fn effects(&self) -> Vec<String> {
+        let log = fs::read_to_string(&self.effects).unwrap_or_default();
+        let tool = |line: &str| {
+            let effect: Value = serde_json::from_str(line).expect("an effect is JSON");
+            effect["tool"]
+                .as_str()
+                .expect("an effect has a tool")
+                .to_owned()
+        };
+        log.lines().map(tool).collect()
+    }
 }
 
 /// An upstream on a folder, whose every effect adds a line that is counted.
@@ -96,10 +142,7 @@ impl Notes {
     pub(crate) fn add(&self, effect: &str) -> Call {
         let edit = json!({"oldText": "END", "newText": format!("{effect}\nEND")});
         let path = text(&self.folder.join("log.txt"));
-        Call {
-            name: "edit_file",
-            arguments: json!({"path": path, "edits": [edit]}),
-        }
+        Call::new("edit_file", json!({"path": path, "edits": [edit]}))
     }
 
     /// Returns the effects in the order in which they happened.
@@ -168,14 +211,8 @@ impl Repository {
         fs::write(self.folder.join(&file), subject).expect("the repository is writable");
         let repo = text(&self.folder);
         [
-            Call {
-                name: "git_add",
-                arguments: json!({"repo_path": repo, "files": [file]}),
-            },
-            Call {
-                name: "git_commit",
-                arguments: json!({"repo_path": repo, "message": subject}),
-            },
+            Call::new("git_add", json!({"repo_path": repo, "files": [file]})),
+            Call::new("git_commit", json!({"repo_path": repo, "message": subject})),
         ]
     }
 
