@@ -18,6 +18,8 @@ mod cursor;
 pub(crate) mod fixture;
 pub mod fork;
 #[cfg(test)]
+mod redelivery;
+#[cfg(test)]
 mod schedules;
 mod settle;
 pub mod stale;
