@@ -333,7 +333,18 @@ impl Refusal {
 
     /// Returns the data as a raw JSON object.
     pub fn data(&self) -> String {
+        self.data_after(Object::default())
+    }
+
+    /// Returns the data with the message in front, for a reader that may be shown nothing else.
+    #[must_use]
+    pub fn data_with_message(&self) -> String {
         let mut data = Object::default();
+        data.text("message", &self.message());
+        self.data_after(data)
+    }
+
+    fn data_after(&self, mut data: Object) -> String {
         data.text("kind", self.kind.name());
         data.text("side_effect", self.side_effect.name());
         data.raw("retryable", "false");
@@ -494,6 +505,12 @@ pub(super) mod tests {
         let mut refusal = Refusal::new(RefusalKind::Divergence);
         refusal.diff = vec!["/a".into(), "/b\"".into()];
         assert!(refusal.data().contains(r#""diff":["/a","/b\""]"#));
+        let told = format!(
+            "{{\"message\":{},{}",
+            json::quote(&refusal.message()),
+            &refusal.data()[1..]
+        );
+        assert_eq!(refusal.data_with_message(), told);
     }
 
     #[test]

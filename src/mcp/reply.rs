@@ -46,7 +46,8 @@ pub fn refusal_as_error(id: Option<RawId<'_>>, refusal: &Refusal) -> Vec<u8> {
 /// Where a refusal's data stands in a tool's result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DataPlace {
-    /// In `structuredContent`.
+    /// In `structuredContent`, with the message: pydantic-ai shows a model this and not the text
+    /// beside it.
     StructuredContent,
     /// In `_meta["checkpoint"]`: the tool has an output schema, and the TypeScript SDK before
     /// version 2 holds even a result with `isError` to it and hides our text behind its own error.
@@ -71,7 +72,9 @@ pub fn refusal_as_result(
     }
     result.raw("content", &format!("[{}]", content.finish()));
     match place {
-        DataPlace::StructuredContent => result.raw("structuredContent", &refusal.data()),
+        DataPlace::StructuredContent => {
+            result.raw("structuredContent", &refusal.data_with_message());
+        }
         DataPlace::Meta => {
             let mut meta = Object::default();
             meta.raw("checkpoint", &refusal.data());
@@ -262,6 +265,7 @@ mod tests {
             assert_eq!(result["isError"], true);
             assert_eq!(result["content"][0]["text"], whole().message());
             assert_eq!(result["structuredContent"]["kind"], "in_doubt");
+            assert_eq!(result["structuredContent"]["message"], whole().message());
             assert_eq!(result.get("resultType").is_some(), with_result_type);
         }
     }
