@@ -70,30 +70,23 @@ impl Client {
                 json!({"seq": seq, "name": name, "arguments": arguments, "task": call.is_task})
             })
             .collect();
-        let plan = world.path("plan.json");
-        let plan_text =
-            json!({"command": command, "mode": mode, "calls": calls, "die_at": die_at}).to_string();
-        fs::write(&plan, plan_text).expect("the world is writable");
-        let mut process = match sdk {
-            Sdk::Python1 => python(1)?,
-            Sdk::Python2 => python(2)?,
+        let process = match sdk {
+            Sdk::Python1 => python(1, "client.py")?,
+            Sdk::Python2 => python(2, "client.py")?,
             Sdk::TypeScript1 => script("client-v1.js")?,
             Sdk::TypeScript2 => script("client-v2.js")?,
             Sdk::Rmcp => rmcp_client::command(),
         };
-        process
-            .env(rmcp_client::PLAN, &plan)
-            .current_dir(world.path(""));
-        process
-            .env("GIT_CONFIG_GLOBAL", "/dev/null")
-            .env("GIT_CONFIG_NOSYSTEM", "1");
-        Some(Running::start(process, world))
+        let plan = json!({"command": command, "mode": mode, "calls": calls, "die_at": die_at});
+        Some(Running::start(process, world, &plan))
     }
 }
 
-fn python(major: u32) -> Option<Command> {
+/// Returns one of our Python scripts, run by the interpreter with this major of the SDK.
+pub(crate) fn python(major: u32, name: &str) -> Option<Command> {
     let mut command = Command::new(setup::python()?.interpreter(major));
-    command.arg(fixture("python/client.py"));
+    // No caches beside the scripts: those are the repository's.
+    command.arg("-B").arg(fixture("python").join(name));
     Some(command)
 }
 
@@ -112,7 +105,15 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    fn start(mut command: Command, world: &World) -> Self {
+    /// Starts a client that reads this plan.
+    pub(crate) fn start(mut command: Command, world: &World, plan: &Value) -> Self {
+        let file = world.path("plan.json");
+        fs::write(&file, plan.to_string()).expect("the world is writable");
+        command
+            .env(rmcp_client::PLAN, &file)
+            .env("GIT_CONFIG_GLOBAL", "/dev/null")
+            .env("GIT_CONFIG_NOSYSTEM", "1")
+            .current_dir(world.path(""));
         let stderr = world.path("client-stderr.txt");
         let log = File::options()
             .create(true)
@@ -232,6 +233,7 @@ impl Drop for Running {
 }
 
 /// What a client said from its start to its end.
+#[derive(Debug)]
 pub(crate) struct Story {
     /// The results in the order of their calls; a call that was refused has none.
     pub(crate) results: Vec<Value>,
@@ -252,24 +254,27 @@ impl Story {
 
     /// Returns the errors that the client's caller was given.
     pub(crate) fn errors(&self) -> Vec<&Value> {
-        self.told("error").collect()
+        self.events_named("error")
     }
 
     /// Returns what the client was asked, in order.
     pub(crate) fn asked(&self) -> Vec<&str> {
-        self.told("asked")
+        let asked = self.events_named("asked").into_iter();
+        asked
             .map(|event| event["kind"].as_str().expect("a question has a kind"))
             .collect()
     }
 
-    /// Returns the ids of the tasks that the client was given.
-    pub(crate) fn tasks(&self) -> Vec<&Value> {
-        self.told("task").map(|event| &event["id"]).collect()
+    /// Returns the events of one name, in order.
+    pub(crate) fn events_named(&self, name: &str) -> Vec<&Value> {
+        let is_named = |event: &&Value| event["event"] == name;
+        self.events.iter().filter(is_named).collect()
     }
 
-    fn told(&self, name: &'static str) -> impl Iterator<Item = &Value> {
-        let events = self.events.iter();
-        events.filter(move |event| event["event"] == name)
+    /// Returns the ids of the tasks that the client was given.
+    pub(crate) fn tasks(&self) -> Vec<&Value> {
+        let tasks = self.events_named("task").into_iter();
+        tasks.map(|event| &event["id"]).collect()
     }
 }
 

@@ -7,7 +7,7 @@
 //! - `setup` installs the pinned peers under `target/peers`, once.
 //! - `world` is one test's folder, its upstreams and their counted effects.
 //! - `client` runs a plan of calls with one client in a process that can be killed.
-//! - `resume`, `rounds`, `refusals`, `bytes` and `export` hold the tests.
+//! - `resume`, `rounds`, `refusals`, `agents`, `bytes` and `export` hold the tests.
 //!
 //! `PEERS_DIRECT=1` leaves the proxy out: it shows what a peer does by itself, and
 //! ends each test where the journal would come in.
@@ -15,6 +15,14 @@
 //! A test whose runtime (node, python3) is missing says `SKIPPED` on stderr and
 //! passes; under `CI=true` it fails. Nothing here may depend on the wall clock.
 
+mod agents;
+#[expect(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "it belongs to the black-box tests, which use all of it"
+)]
+#[path = "../it/bench.rs"]
+mod bench;
 mod bytes;
 mod client;
 mod export;
