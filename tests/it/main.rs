@@ -7,7 +7,7 @@
 //! Run with `cargo test --features test-fakes --test it`. For trying things out:
 //! `CHECKPOINT_IT_PROGRAM` names another build to test, `CHECKPOINT_IT_DIRECT` leaves the proxy out,
 //! `CHECKPOINT_IT_SEED` and `CHECKPOINT_IT_KILLS` repeat or lengthen the random kills.
-//! `durability.rs` needs `strace`.
+//! `durability.rs` needs `strace`, `policy_clocks.rs` needs `faketime`.
 
 #![expect(
     clippy::unwrap_used,
@@ -46,6 +46,7 @@ mod ops_export;
 mod ops_gc;
 mod ops_verify;
 mod passing;
+mod policy_clocks;
 mod policy_delivery;
 mod policy_fork;
 mod policy_keys;

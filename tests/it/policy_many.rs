@@ -1,7 +1,6 @@
 //! Many proxies on one journal: one effect a key, one seq a call, and nobody hears of locks.
 
 use std::collections::BTreeSet;
-use std::process::Command;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -224,40 +223,4 @@ fn at_most_once_a_kill_makes_one_doubt_and_no_other() {
         .filter(|entry| entry["in_doubt"] == true)
         .collect();
     assert_eq!(doubts.len(), 1);
-}
-
-/// Leases count by the machine's own clock: proxies whose wall clocks are years apart neither take
-/// running calls over nor make doubts. Needs `faketime`, and is left out where there is none.
-#[test]
-fn wall_clocks_that_differ_by_years_take_nothing_over() {
-    if Command::new("faketime").arg("--version").output().is_err() {
-        eprintln!("left out: there is no faketime here");
-        return;
-    }
-    let world = World::new();
-    let policy = "[defaults]\ndelivery = \"at-least-once\"\nlease_ttl = \"2s\"\nheartbeat = \"200ms\"\nwait_poll = \"50ms\"\n";
-    let at = |time: &'static str| {
-        let wrapper = ["faketime", "--exclude-monotonic", time];
-        world.proxy().policy(policy).wrapper(wrapper).start()
-    };
-    let mut owner = at("2001-01-01 00:00:00");
-    owner.send_call(&order(1, 1).seq(1).script(json!({"hold_after": "h"})));
-    world.wait_held("h");
-    let mut others = [at("2041-01-01 00:00:00"), at("1991-01-01 00:00:00")];
-    for other in &mut others {
-        other.send_call(&order(2, 1).seq(1));
-        let early = other.recv_id_within(2, std::time::Duration::from_millis(800));
-        assert_eq!(early, None);
-        assert_done(&other.call(&order(3, 3).seq(3)));
-    }
-    world.release("h");
-    let own = result_bytes(&owner.recv_id_line(&json!(1)));
-    for other in &mut others {
-        assert_eq!(own, result_bytes(&other.recv_id_line(&json!(2))));
-    }
-    owner.stop();
-    for other in others {
-        other.stop();
-    }
-    assert_eq!(world.effects_of("charge"), 2);
 }
