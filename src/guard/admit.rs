@@ -270,7 +270,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             }
         }
         let (identified, verdict) = self.decide_call(call, &workflow)?;
-        self.move_cursor(workflow.number, &verdict);
+        self.move_cursor(&name, &verdict)?;
         let branch = match &verdict {
             AdmissionVerdict::Run(ticket, _) => self.tx.branch(ticket.branch)?,
             AdmissionVerdict::Replay(_)
@@ -297,18 +297,34 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         })
     }
 
-    /// An entry is passed once its call was admitted; a refused call may come again.
-    fn move_cursor(&mut self, workflow: u64, verdict: &AdmissionVerdict) {
+    /// An entry is passed once its call was admitted; a refused call may come again. A key may
+    /// have led to an entry of another workflow or to one that a fork has left: that is on no walk
+    /// of this workflow's, though its seq may be.
+    fn move_cursor(
+        &mut self,
+        name: &WorkflowId,
+        verdict: &AdmissionVerdict,
+    ) -> Result<(), JournalError> {
         if !self.options.resumes {
-            return;
+            return Ok(());
         }
-        let seq = match verdict {
-            AdmissionVerdict::Run(ticket, _) | AdmissionVerdict::Join { ticket, .. } => ticket.seq,
-            AdmissionVerdict::Replay(replay) => replay.entry.seq,
-            AdmissionVerdict::Refuse(_) => return,
+        let (branch, seq) = match verdict {
+            AdmissionVerdict::Run(ticket, _) | AdmissionVerdict::Join { ticket, .. } => {
+                (ticket.branch, ticket.seq)
+            }
+            AdmissionVerdict::Replay(replay) => (replay.entry.branch, replay.entry.seq),
+            AdmissionVerdict::Refuse(_) => return Ok(()),
         };
-        // What is found or made otherwise is behind the cursor, too.
-        self.cursors.entry(workflow).or_default().take(seq);
+        // Asked for anew, since the call may have forked it.
+        let Some(workflow) = self.tx.workflow(name)? else {
+            return Ok(());
+        };
+        let is_on_line = self.branch_of(workflow.active, seq)?.id == branch;
+        if (is_on_line && !seeded::has(Bug::CursorStands)) || seeded::has(Bug::CursorOfAnother) {
+            // What is found or made otherwise is behind the cursor, too.
+            self.cursors.entry(workflow.number).or_default().take(seq);
+        }
+        Ok(())
     }
 
     fn decide_call(
@@ -376,6 +392,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             let found = self.at_seq(workflow.active, seq)?;
             // Where no entry is there, the key's entry decides.
             if matches!(found, Found::None(_))
+                && !seeded::has(Bug::KeyBesideSeqIgnored)
                 && let holder @ (Found::Entry(_) | Found::Damaged(_)) = self.holder(&keys)?
             {
                 return Ok((Identified::Key, holder));
@@ -435,6 +452,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         let mut branch = active;
         while let Some((parent, forked_at)) = branch.parent
             && seq < forked_at
+            && !seeded::has(Bug::ForkForgetsPast)
         {
             branch = self
                 .tx
@@ -477,6 +495,11 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                 .unwrap_or_else(|| workflow.id.0.clone()),
             Window::Thread => self.options.thread_id.clone().unwrap_or_default(),
             Window::Journal => String::new(),
+        };
+        let window_id = if seeded::has(Bug::WindowIgnored) {
+            String::new()
+        } else {
+            window_id
         };
         let mut texts = vec![key.text.clone()];
         if key.is_derived
@@ -566,7 +589,8 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         let signatures = self.all_signatures(call.signature);
         let mut branch = workflow.active;
         let mut candidates = Vec::new();
-        let mut below = None;
+        // Of a branch that was forked from, what came before the fork and those after it.
+        let mut below: Option<Seq> = None;
         loop {
             let found = match self.tx.undelivered(branch.id, &signatures) {
                 Ok(found) => found,
@@ -582,7 +606,10 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             let Some((parent, forked_at)) = branch.parent else {
                 break;
             };
-            below = Some(forked_at);
+            below = Some(below.map_or(forked_at, |below| below.min(forked_at)));
+            if seeded::has(Bug::ForkSharesMore) {
+                below = None;
+            }
             branch = self
                 .tx
                 .branch(parent)?
@@ -627,7 +654,8 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             Status::InputRequired if call.round.is_some() => Ok(None),
             Status::Completed | Status::Failed | Status::Accepted | Status::InputRequired => {
                 let age = entry.completed_at.map_or(0, |at| self.now.since(at));
-                let within = u128::from(age) < call.policy.redeliver_within.as_micros();
+                let within = u128::from(age) < call.policy.redeliver_within.as_micros()
+                    || seeded::has(Bug::RedeliveryUnlimited);
                 let is_free = self.redelivered.contains(&entry.fence);
                 let taken = (self.redelivering.contains(&entry.fence) && !is_free)
                     || self.new_redelivering.contains(&entry.fence);
@@ -740,7 +768,8 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             } else {
                 RevisionFact::Accepted
             },
-            attempts_left: entry.attempt < call.policy.attempts_max,
+            attempts_left: entry.attempt < call.policy.attempts_max
+                || seeded::has(Bug::AttemptsUnlimited),
         })
     }
 
@@ -766,8 +795,14 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             },
         };
         let (mut decision, letter) = decide(Some(facts), policy);
+        if decision == Decision::Diverge && seeded::has(Bug::ForkUnasked) {
+            decision = Decision::Fork;
+        }
         // On a branch a held key would be held twice: that conflict is refused, too.
-        if decision == Decision::Fork && self.is_held(call, workflow)? {
+        if decision == Decision::Fork
+            && self.is_held(call, workflow)?
+            && !seeded::has(Bug::KeyForked)
+        {
             decision = Decision::Diverge;
         }
         match decision {
@@ -1116,10 +1151,14 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
 /// Whether the call has the key's arguments, as far as the policy's `key_covers` goes. Arguments
 /// that are not on the disk can't be compared, so then the whole signature counts.
 fn is_covered(call: &Call, entry: &Entry, attempt: Option<&Attempt>) -> bool {
+    if seeded::has(Bug::KeyCoversAll) {
+        return true;
+    }
     let Some(attempt) = attempt.filter(|attempt| !attempt.is_redacted) else {
         return false;
     };
     call.policy.key_covers.is_some()
+        && !seeded::has(Bug::KeyCoversNothing)
         && entry.tool == call.tool
         && covers_equal(
             &call.policy,

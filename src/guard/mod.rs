@@ -20,6 +20,8 @@ pub mod fork;
 #[cfg(test)]
 mod redelivery;
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod schedules;
 mod settle;
 pub mod stale;

@@ -31,13 +31,13 @@ const LEASE: Duration = Duration::from_millis(100);
 
 /// What the processes share.
 #[derive(Default)]
-struct Machine {
-    live: BTreeSet<SessionId>,
-    uptime_ms: u64,
+pub(super) struct Machine {
+    pub(super) live: BTreeSet<SessionId>,
+    pub(super) uptime_ms: u64,
     random: u8,
 }
 
-struct Around(Rc<RefCell<Machine>>);
+pub(super) struct Around(pub(super) Rc<RefCell<Machine>>);
 
 impl Surroundings for Around {
     fn take_session(&mut self, id: SessionId) -> std::io::Result<bool> {
@@ -69,7 +69,7 @@ impl Surroundings for Around {
     }
 }
 
-type MemoryGuard = Guard<MemoryJournal, Around>;
+pub(super) type MemoryGuard = Guard<MemoryJournal, Around>;
 
 /// How an attempt stands, as somebody sees it who watches the upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +105,7 @@ struct Model {
     now: i64,
 }
 
-fn nobody() -> MemoryJournal {
+pub(super) fn nobody() -> MemoryJournal {
     MemoryJournal::new([0; 16], WorkflowId("none".into()))
 }
 

@@ -234,3 +234,36 @@ fn two_diverging_calls_at_once_open_branches_one_after_the_other() {
     proxy.stop();
     assert_eq!(world.effects_of("charge"), 2);
 }
+
+/// A branch of a branch that left it earlier: what stands between the two forks is on neither.
+#[test]
+fn the_guard_does_not_look_behind_the_earlier_of_two_forks() {
+    let world = World::new();
+    let mut proxy = forking(&world).start();
+    for seq in [1, 2] {
+        assert_done(&proxy.call(&order(seq, "kept").seq(seq)));
+    }
+    // Its caller gives up, so an equal call would be given its outcome.
+    let given_up = order(3, "given up").seq(3);
+    proxy.send_call(&given_up.script(json!({"hold_after": "h"})));
+    world.wait_held("h");
+    proxy.cancel(3);
+    proxy.assert_ping();
+    world.release("h");
+    proxy.await_quiet();
+    assert_done(&proxy.call(&order(4, "kept").seq(4)));
+    for seq in [4, 2] {
+        assert_done(&proxy.call(&order(10 + seq, "other").seq(seq)));
+    }
+    let answer = proxy.call(&order(20, "given up"));
+    assert_done(&answer);
+    let mark = &answer["result"]["_meta"]["checkpoint"];
+    assert_eq!(*mark, Value::Null, "{answer}");
+    proxy.stop();
+    let effects = world.effects();
+    let again = effects
+        .iter()
+        .filter(|effect| effect["order_id"] == "given up");
+    assert_eq!(again.count(), 2);
+    assert_eq!(places(&world).last(), Some(&(2, 3)));
+}
