@@ -196,28 +196,90 @@ fn a_doubt_at_the_cursor_refuses_and_stays() {
     assert_eq!(world.effects_of("charge"), 4);
 }
 
+/// Where a run is killed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Cut {
+    /// The call is at the upstream, its effect has not happened.
+    BeforeEffect,
+    /// The effect has happened, the answer has not been sent.
+    AfterEffect,
+    /// The answer has come, the next call has not been sent.
+    AfterAnswer,
+}
+
+/// Each run starts over and is killed a little later than the one before it: at every boundary of
+/// every call, so also in the middle of a replay. What was told stays told, and the effects are
+/// those that the delivery allows: at most once, an operator settles each doubt by what happened.
 #[test]
-fn a_crash_during_a_resume_is_resumed_again() {
-    let world = World::new();
-    let policy = "[defaults]\ndelivery = \"at-least-once\"\n";
-    let mut results: Vec<Vec<String>> = Vec::new();
-    for reached in [2, 4, 6u64] {
-        let mut proxy = resume(&world).policy(policy).start();
-        let answers = (1..reached)
-            .map(|id| result_bytes(&proxy.call_line(&order(id))))
-            .collect();
-        results.push(answers);
-        proxy.send_call(&order(reached).script(json!({"hold_before": "h"})));
-        let upstream = world.wait_held("h");
-        proxy.kill9();
-        world.wait_gone(upstream, DEADLINE);
+fn a_resume_that_is_killed_at_every_boundary_is_resumed_again() {
+    const CALLS: u64 = 4;
+    for (delivery, effects) in [("at-most-once", 1), ("at-least-once", 2)] {
+        let world = World::new();
+        let policy = format!("[defaults]\ndelivery = \"{delivery}\"\nmax_attempts = 9\n");
+        let mut known: Vec<String> = Vec::new();
+        let mut starts = 0;
+        let mut start_over = |known: &[String]| {
+            let mut proxy = resume(&world).policy(&policy).start();
+            for (id, told) in (1u64..).zip(known) {
+                assert_eq!(result_bytes(&proxy.call_line(&order(id))), *told);
+            }
+            starts += 1;
+            (proxy, world.pid_of("upstream", starts))
+        };
+        let kill = |mut proxy: Proxy, upstream: i32| {
+            proxy.kill9();
+            world.wait_gone(upstream, DEADLINE);
+        };
+        for id in 1..=CALLS {
+            for cut in [Cut::BeforeEffect, Cut::AfterEffect, Cut::AfterAnswer] {
+                let (mut proxy, upstream) = start_over(&known);
+                let hold = format!("{cut:?}-{id}");
+                match cut {
+                    Cut::BeforeEffect => {
+                        proxy.send_call(&order(id).script(json!({"hold_before": hold})));
+                        world.wait_held(&hold);
+                    }
+                    Cut::AfterEffect => {
+                        proxy.send_call(&order(id).script(json!({"hold_after": hold})));
+                        world.wait_held(&hold);
+                    }
+                    Cut::AfterAnswer => known.push(result_bytes(&proxy.call_line(&order(id)))),
+                }
+                kill(proxy, upstream);
+                if delivery == "at-least-once" || cut == Cut::AfterAnswer {
+                    continue;
+                }
+                // The doubt is told, and told again to the run that comes after the next crash.
+                for _ in 0..2 {
+                    let (mut proxy, upstream) = start_over(&known);
+                    assert_refused(&proxy.call(&order(id)), "in_doubt", "unknown");
+                    kill(proxy, upstream);
+                }
+                let verdict = match cut {
+                    Cut::BeforeEffect => "--not-executed",
+                    Cut::AfterEffect | Cut::AfterAnswer => "--completed",
+                };
+                let seq = id.to_string();
+                let words = ["resolve", &seq, verdict, "--reason", "looked", "--yes"];
+                assert!(world.operator(&words).status.success());
+            }
+        }
+        for reached in 0..known.len() {
+            let (proxy, upstream) = start_over(&known[..reached]);
+            kill(proxy, upstream);
+        }
+        let (mut proxy, _) = start_over(&known);
+        assert_done(&proxy.call(&order(CALLS + 1)));
+        proxy.stop();
+        for id in 1..=CALLS + 1 {
+            let all = world.effects();
+            let of_call = all.iter().filter(|effect| effect["order_id"] == id);
+            let expected = if id > CALLS { 1 } else { effects };
+            assert_eq!(of_call.count(), expected, "{delivery}: order {id}");
+        }
+        assert_eq!(world.entries().len() as u64, CALLS + 1);
+        assert!(world.operator(&["verify"]).status.success());
     }
-    let all = run(resume(&world).policy(policy), 1..=6);
-    for answers in results {
-        assert_eq!(answers[..], all[..answers.len()]);
-    }
-    assert_eq!(world.effects_of("charge"), 6);
-    assert_eq!(world.entries().len(), 6);
 }
 
 #[test]
@@ -237,6 +299,55 @@ fn each_workflow_of_a_session_has_a_cursor_of_its_own() {
     assert_eq!(first[1], second[0]);
     assert_eq!(first[2], second[1]);
     assert_eq!(first[3], second[3]);
+    assert_eq!(world.effects_of("charge"), 4);
+}
+
+/// The entry that the key leads to has a seq, but in its own workflow.
+#[test]
+fn a_key_that_another_workflow_holds_passes_no_entry_of_this_one() {
+    let world = World::new();
+    let policy = "[tools.refund]\nkey = \"refund:{order_id}\"\nwindow = \"journal\"\n";
+    let refund = |id: u64| Call::new(id, "refund", json!({"order_id": 9}));
+    let of = |call: Call, workflow: &str| call.meta("checkpoint_workflow", workflow);
+    let mut proxy = resume(&world).policy(policy).start();
+    let first = result_bytes(&proxy.call_line(&of(order(1), "a")));
+    let refunded = result_bytes(&proxy.call_line(&of(refund(2), "b")));
+    proxy.stop();
+    let mut proxy = resume(&world).policy(policy).start();
+    let again = result_bytes(&proxy.call_line(&of(refund(2), "a")));
+    assert_eq!(again, refunded);
+    assert_eq!(result_bytes(&proxy.call_line(&of(order(1), "a"))), first);
+    proxy.stop();
+    assert_eq!(world.effects_of("charge"), 1);
+    assert_eq!(world.effects_of("refund"), 1);
+}
+
+/// One that was run again later stands between two that were in flight together.
+#[test]
+fn calls_that_were_in_flight_together_are_found_past_one_that_was_not() {
+    let world = World::new();
+    let policy = "[defaults]\non_failure = \"retry\"\n";
+    let fail = |id: u64| {
+        Call::new(id, "charge", json!({"order_id": id})).script(json!({
+            "error": {"code": -32603, "message": "broken"}, "hold_after": "h"
+        }))
+    };
+    let mut proxy = resume(&world).policy(policy).start();
+    proxy.send_call(&order(1).script(json!({"hold_after": "h"})));
+    proxy.send_call(&fail(2));
+    proxy.send_call(&order(3).script(json!({"hold_after": "h"})));
+    world.wait_held_count("h", 3);
+    world.release("h");
+    let first = result_bytes(&proxy.recv_id_line(&json!(1)));
+    let third = result_bytes(&proxy.recv_id_line(&json!(3)));
+    assert_eq!(proxy.recv_id(2)["error"]["code"], -32603);
+    // The second runs again, and is later than the others since.
+    assert_done(&proxy.call(&order(2).seq(2)));
+    proxy.stop();
+    let mut proxy = resume(&world).policy(policy).start();
+    assert_eq!(result_bytes(&proxy.call_line(&order(3))), third);
+    assert_eq!(result_bytes(&proxy.call_line(&order(1))), first);
+    proxy.stop();
     assert_eq!(world.effects_of("charge"), 4);
 }
 
