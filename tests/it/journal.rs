@@ -296,6 +296,7 @@ fn a_journal_that_another_writer_holds_refuses_calls_and_passes_the_rest() {
     );
     assert_refused(&answer, "journal_unavailable", "not_started");
     assert!(refusal(&answer)["reason"].is_string(), "{answer}");
+    assert!(!answer.to_string().contains("locked"), "{answer}");
     assert_eq!(world.effects_of("refund"), 0);
     writer.execute_batch("COMMIT").unwrap();
     drop(writer);

@@ -1,11 +1,13 @@
 //! Many proxies on one journal: one effect a key, one seq a call, and nobody hears of locks.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::call::{Call, assert_done, result_bytes};
+use crate::call::{Call, assert_done, assert_refused, result_bytes};
+use crate::proxy::Proxy;
 use crate::world::{DEADLINE, World};
 
 const PROXIES: u64 = 8;
@@ -190,19 +192,25 @@ fn with_one_killed_and_one_stopped_nothing_is_lost_and_nothing_else_repeats() {
     assert!(world.operator(&["verify"]).status.success());
 }
 
-/// At most once: nobody takes over, and only the killed one's call is in doubt.
+/// At most once: nobody takes over. The killed one's call is in doubt, the stopped one's is waited
+/// for, and nothing else is either.
 #[test]
-fn at_most_once_a_kill_makes_one_doubt_and_no_other() {
+fn at_most_once_a_kill_makes_one_doubt_and_a_stop_makes_none() {
     let world = World::new();
     let policy = "[defaults]\nkey = \"args\"\nwindow = \"journal\"\nwait_poll = \"50ms\"\n";
     let start = || world.proxy().policy(policy).start();
     let mut killed = start();
     killed.send_call(&order(1, 1001).script(json!({"hold_after": "killed"})));
     let upstream = world.wait_held("killed");
-    let mut proxies: Vec<_> = (0..PROXIES - 1).map(|_| start()).collect();
+    let mut stopped = start();
+    stopped.send_call(&order(1, 1002).script(json!({"hold_after": "stopped"})));
+    world.wait_held("stopped");
+    stopped.signal(Signal::SIGSTOP);
+    let mut proxies: Vec<_> = (0..PROXIES - 2).map(|_| start()).collect();
     for proxy in &mut proxies {
         let lines: Vec<_> = (0..8u64).map(|id| order(id, id).line()).collect();
         proxy.send(lines.join("\n"));
+        proxy.send_call(&order(1002, 1002));
     }
     killed.kill9();
     world.wait_gone(upstream, DEADLINE);
@@ -211,8 +219,16 @@ fn at_most_once_a_kill_makes_one_doubt_and_no_other() {
             assert_done(&proxy.recv_id(id));
         }
         let answer = proxy.call(&order(1001, 1001));
-        crate::call::assert_refused(&answer, "in_doubt", "unknown");
+        assert_refused(&answer, "in_doubt", "unknown");
+        assert_eq!(proxy.recv_id_within(1002, Duration::from_millis(50)), None);
     }
+    world.release("stopped");
+    stopped.signal(Signal::SIGCONT);
+    let own = result_bytes(&stopped.recv_id_line(&json!(1)));
+    for proxy in &mut proxies {
+        assert_eq!(result_bytes(&proxy.recv_id_line(&json!(1002))), own);
+    }
+    stopped.stop();
     for proxy in proxies {
         proxy.stop();
     }
@@ -223,4 +239,146 @@ fn at_most_once_a_kill_makes_one_doubt_and_no_other() {
         .filter(|entry| entry["in_doubt"] == true)
         .collect();
     assert_eq!(doubts.len(), 1);
+}
+
+/// One seq that eight ask for: one owns it and is in the middle of its call, with the effect done
+/// and the answer to come; the others wait for it.
+struct Race {
+    owner: Proxy,
+    /// The owner's upstream.
+    upstream: i32,
+    others: Vec<Proxy>,
+}
+
+impl Race {
+    fn start(world: &World, delivery: &str, lease_ttl: &str) -> Race {
+        let policy = format!(
+            "[defaults]\ndelivery = \"{delivery}\"\nlease_ttl = \"{lease_ttl}\"\nheartbeat = \"100ms\"\n\
+             wait_poll = \"20ms\"\n"
+        );
+        let start = || world.proxy().policy(&policy).start();
+        let mut owner = start();
+        let call = order(1, 1).seq(1);
+        owner.send_call(&call.clone().script(json!({"hold_after": "owner"})));
+        let upstream = world.wait_held("owner");
+        let others = (1..PROXIES)
+            .map(|_| {
+                let mut other = start();
+                other.send_call(&call);
+                other.await_decided();
+                other
+            })
+            .collect();
+        assert_eq!(world.effects_of("charge"), 1, "taken from an owner at work");
+        Race {
+            owner,
+            upstream,
+            others,
+        }
+    }
+
+    /// What the others are given, which must be one result.
+    fn result(&mut self) -> String {
+        let results: BTreeSet<String> = self
+            .others
+            .iter_mut()
+            .map(|other| result_bytes(&other.recv_id_line(&json!(1))))
+            .collect();
+        assert_eq!(results.len(), 1, "{results:?}");
+        results.into_iter().next().unwrap()
+    }
+
+    /// Lets a stopped owner and its call go on to the answer.
+    fn go_on(&mut self, world: &World) -> String {
+        world.release("owner");
+        self.owner.signal(Signal::SIGCONT);
+        result_bytes(&self.owner.recv_id_line(&json!(1)))
+    }
+
+    /// Ends all that live, and checks what the seq has cost.
+    fn end(self, world: &World, owner_lives: bool, effects: usize, attempts: u64) {
+        if owner_lives {
+            self.owner.stop();
+        }
+        for other in self.others {
+            other.stop();
+        }
+        assert_eq!(world.effects_of("charge"), effects);
+        assert_eq!(world.entry(1)["attempt"], attempts);
+        assert!(world.operator(&["verify"]).status.success());
+    }
+}
+
+#[test]
+fn a_raced_seq_whose_owner_is_killed_is_in_doubt_for_all_at_most_once() {
+    let world = World::new();
+    let mut race = Race::start(&world, "at-most-once", "500ms");
+    race.owner.kill9();
+    world.wait_gone(race.upstream, DEADLINE);
+    for other in &mut race.others {
+        assert_refused(&other.recv_id(1), "in_doubt", "unknown");
+    }
+    race.end(&world, false, 1, 1);
+}
+
+#[test]
+fn a_raced_seq_whose_owner_is_killed_is_run_again_by_one_at_least_once() {
+    let world = World::new();
+    let mut race = Race::start(&world, "at-least-once", "3s");
+    race.owner.kill9();
+    race.result();
+    race.end(&world, false, 2, 2);
+}
+
+#[test]
+fn a_raced_seq_whose_owner_is_stopped_is_waited_for_at_most_once() {
+    let world = World::new();
+    let mut race = Race::start(&world, "at-most-once", "500ms");
+    race.owner.signal(Signal::SIGSTOP);
+    // Longer than a lease would last.
+    let early = race.others[0].recv_id_within(1, Duration::from_millis(900));
+    assert_eq!(early, None);
+    let own = race.go_on(&world);
+    assert_eq!(race.result(), own);
+    race.end(&world, true, 1, 1);
+}
+
+#[test]
+fn a_raced_seq_whose_owner_is_stopped_is_taken_over_by_one_at_least_once() {
+    let world = World::new();
+    let mut race = Race::start(&world, "at-least-once", "3s");
+    race.owner.signal(Signal::SIGSTOP);
+    let taken = race.result();
+    assert_eq!(race.go_on(&world), taken);
+    race.end(&world, true, 2, 2);
+}
+
+/// Another writer (a stopped proxy in the middle of a commit, an operator's `sqlite3`) holds the
+/// journal for a while: all wait for it, and no client hears of locks.
+#[test]
+fn eight_proxies_wait_for_a_journal_that_another_holds() {
+    let world = World::new();
+    let mut proxies: Vec<_> = (0..PROXIES).map(|_| world.proxy().start()).collect();
+    for proxy in &mut proxies {
+        proxy.await_decided();
+    }
+    let writer = rusqlite::Connection::open(world.journal()).unwrap();
+    writer.busy_timeout(DEADLINE).unwrap();
+    writer.execute_batch("BEGIN IMMEDIATE").unwrap();
+    for (place, proxy) in (1u64..).zip(&mut proxies) {
+        proxy.send_call(&order(1, place));
+        // It has been read, and other traffic passes it.
+        proxy.assert_ping();
+    }
+    assert_eq!(world.effects_of("charge"), 0);
+    writer.execute_batch("COMMIT").unwrap();
+    for mut proxy in proxies {
+        assert_done(&proxy.recv_id(1));
+        proxy.stop_and_read(|said| assert!(!said.contains("locked"), "{said}"));
+    }
+    let counts = effects_by_order(&world);
+    assert_eq!(counts.len(), 8);
+    assert!(counts.values().all(|count| *count == 1), "{counts:?}");
+    let unique: BTreeSet<_> = seqs(&world).into_iter().collect();
+    assert_eq!(unique.len(), 16);
 }
