@@ -105,6 +105,40 @@ bugs! {
         ChangedCallReplayed,
         /// The signature leaves the arguments out.
         SignatureWithoutArguments,
+        /// At-least-once runs a call again that has come to its end.
+        RetryAfterSettled,
+        /// The attempts that were made do not count.
+        AttemptsNotCounted,
+        /// A live owner is taken over before its lease is over.
+        LeaseIgnored,
+        /// An attempt that did not run makes the lost one before it undone, too.
+        VoidForgetsLostAttempt,
+        /// A call that was taken over is told that it was not started.
+        TakenOverIsNotStarted,
+        /// That an outcome was given away unwritten is forgotten.
+        UnwrittenOutcomeForgotten,
+        /// A key holds no further than its workflow, whatever its window.
+        KeyWindowIgnored,
+        /// A cancellation is forwarded although the policy shields the call.
+        ShieldForwardsCancellation,
+        /// A changed call opens a branch beside a doubt.
+        ForkPastDoubt,
+        /// A branch shares the entry at which it was forked.
+        ForkSharesTooMuch,
+        /// The walk passes over an entry.
+        CursorSkipsEntry,
+        /// The walk passes an entry whose call was refused.
+        CursorPassesRefused,
+        /// A round is continued under another state than the one that was given.
+        RoundWithAnyState,
+        /// A question that stands is asked anew instead of being replayed.
+        QuestionAskedAnew,
+        /// A round that did not run voids the whole call.
+        VoidedRoundVoidsCall,
+        /// A task's handle is taken for the result.
+        HandleIsResult,
+        /// A task is told by its id alone.
+        TaskByIdAlone,
     }
     {
         /// A key holds beyond its window.
@@ -117,8 +151,6 @@ bugs! {
         KeyBesideSeqIgnored,
         /// A key that is held is held a second time on a branch.
         KeyForked,
-        /// An entry may have any number of attempts.
-        AttemptsUnlimited,
         /// The first call that diverges forks the branch, whatever the flag says.
         ForkUnasked,
         /// A branch does not see what came before its fork.

@@ -63,7 +63,7 @@ pub struct Call {
     /// The call has been joined to this attempt before and asks again.
     pub joined: Option<Joined>,
     /// The upstream has had this very request, and its fence was taken away since: it is answered
-    /// by what is stored, and never runs again.
+    /// by what is stored, and runs again only where its policy lets it.
     pub was_forwarded: bool,
     /// Its caller gave up before it was reserved.
     pub gave_up: Option<GaveUp>,
@@ -308,18 +308,23 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         if !self.options.resumes {
             return Ok(());
         }
+        // The entry's branch; `None`: it is taken for one of the line.
         let (branch, seq) = match verdict {
             AdmissionVerdict::Run(ticket, _) | AdmissionVerdict::Join { ticket, .. } => {
-                (ticket.branch, ticket.seq)
+                (Some(ticket.branch), ticket.seq)
             }
-            AdmissionVerdict::Replay(replay) => (replay.entry.branch, replay.entry.seq),
-            AdmissionVerdict::Refuse(_) => return Ok(()),
+            AdmissionVerdict::Replay(replay) => (Some(replay.entry.branch), replay.entry.seq),
+            AdmissionVerdict::Refuse(refused) => match refused.seq {
+                Some(seq) if seeded::has(Bug::CursorPassesRefused) => (None, seq),
+                Some(_) | None => return Ok(()),
+            },
         };
         // Asked for anew, since the call may have forked it.
         let Some(workflow) = self.tx.workflow(name)? else {
             return Ok(());
         };
-        let is_on_line = self.branch_of(workflow.active, seq)?.id == branch;
+        let holder = self.branch_of(workflow.active, seq)?.id;
+        let is_on_line = branch.is_none_or(|branch| branch == holder);
         if (is_on_line && !seeded::has(Bug::CursorStands)) || seeded::has(Bug::CursorOfAnother) {
             // What is found or made otherwise is behind the cursor, too.
             self.cursors.entry(workflow.number).or_default().take(seq);
@@ -451,7 +456,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
     fn branch_of(&mut self, active: Branch, seq: Seq) -> Result<Branch, JournalError> {
         let mut branch = active;
         while let Some((parent, forked_at)) = branch.parent
-            && seq < forked_at
+            && (seq < forked_at || seq == forked_at && seeded::has(Bug::ForkSharesTooMuch))
             && !seeded::has(Bug::ForkForgetsPast)
         {
             branch = self
@@ -494,6 +499,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                 .clone()
                 .unwrap_or_else(|| workflow.id.0.clone()),
             Window::Thread => self.options.thread_id.clone().unwrap_or_default(),
+            Window::Journal if seeded::has(Bug::KeyWindowIgnored) => workflow.id.0.clone(),
             Window::Journal => String::new(),
         };
         let window_id = if seeded::has(Bug::WindowIgnored) {
@@ -714,7 +720,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                     .and_then(|outcome| outcome.round);
                 match asked {
                     Some(asked) if asked.state.is_some() => {
-                        if round.state == asked.state {
+                        if round.state == asked.state || seeded::has(Bug::RoundWithAnyState) {
                             RoundFact::Continues
                         } else {
                             RoundFact::Foreign
@@ -769,7 +775,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                 RevisionFact::Accepted
             },
             attempts_left: entry.attempt < call.policy.attempts_max
-                || seeded::has(Bug::AttemptsUnlimited),
+                || seeded::has(Bug::AttemptsNotCounted),
         })
     }
 
@@ -807,7 +813,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         }
         match decision {
             Decision::Proceed | Decision::Retry | Decision::NextRound | Decision::Fork
-                if call.was_forwarded =>
+                if call.was_forwarded && call.policy.delivery == Delivery::AtMostOnce =>
             {
                 Ok(AdmissionVerdict::Refuse(Box::new(Refused {
                     why: Why::Table(decision),

@@ -36,6 +36,9 @@ impl Cursor {
     pub(super) fn take(&mut self, seq: Seq) {
         if !self.is_over && seq.0 > self.after {
             self.taken.insert(seq);
+            if seeded::has(Bug::CursorSkipsEntry) {
+                self.taken.insert(Seq(seq.0 + 1));
+            }
         }
     }
 

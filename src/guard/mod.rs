@@ -18,9 +18,9 @@ mod cursor;
 pub(crate) mod fixture;
 pub mod fork;
 #[cfg(test)]
-mod redelivery;
-#[cfg(test)]
 mod model;
+#[cfg(test)]
+mod redelivery;
 #[cfg(test)]
 mod schedules;
 mod settle;
@@ -575,7 +575,8 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             return Ok(false);
         };
         let (boot_id, now_ms) = self.surroundings.uptime();
-        Ok(lease.boot_id != boot_id || lease.until_ms <= now_ms)
+        let is_over = lease.boot_id != boot_id || lease.until_ms <= now_ms;
+        Ok(is_over || seeded::has(Bug::LeaseIgnored))
     }
 
     /// Returns the signature under the scheme that new entries get.

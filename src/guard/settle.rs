@@ -11,6 +11,7 @@ use crate::journal::{
 use crate::rules::entry::{Entry, Provenance, Status, Unanswered, outcome_digest};
 use crate::rules::ids::{Fence, Micros, SessionId};
 use crate::rules::lifecycle::{self, Asked, Illegal, Transition};
+use crate::rules::policy::Policy;
 use crate::rules::signature::Signature;
 use crate::seeded::{self, Bug};
 
@@ -218,7 +219,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
     /// Returns whether the current attempt was made because the one before it was lost.
     fn follows_a_lost_one(&mut self, stored: &Stored) -> Result<bool, JournalError> {
         let entry = &stored.entry;
-        if entry.attempt == 1 {
+        if entry.attempt == 1 || seeded::has(Bug::VoidForgetsLostAttempt) {
             return Ok(false);
         }
         let events = self.tx.events(entry.branch, entry.seq)?;
@@ -230,7 +231,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
 
     /// Returns the question that this round answered, if it is a further one.
     fn asked_before(&mut self, stored: &Stored) -> Result<Option<Asked>, JournalError> {
-        if stored.entry.round == 0 {
+        if stored.entry.round == 0 || seeded::has(Bug::VoidedRoundVoidsCall) {
             return Ok(None);
         }
         let previous = self
@@ -270,7 +271,9 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         for (stored, fence, task) in self.tx.by_task(task_id)? {
             let entry = &stored.entry;
             let is_it = match created_at {
-                Some(created_at) => task.created_at == created_at,
+                Some(created_at) => {
+                    task.created_at == created_at || seeded::has(Bug::TaskByIdAlone)
+                }
                 None => {
                     let maker = self.session_of(entry, fence)?;
                     maker.is_some() && maker == self.session
@@ -285,7 +288,11 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             if entry.fence != fence || entry.status != Status::Accepted {
                 continue;
             }
-            let Ok((mut transition, outcome)) = answer.settle(entry, self.now) else {
+            let kept = Answer {
+                is_kept: answer.is_kept && self.keeps(entry, answer.body.len())?,
+                ..answer.clone()
+            };
+            let Ok((mut transition, outcome)) = kept.settle(entry, self.now) else {
                 continue;
             };
             // The end passes by on its own way to the client; the handle had been delivered.
@@ -337,6 +344,18 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             Err(JournalError::Unreadable(_)) => Ok(false),
             Err(error) => Err(error),
         }
+    }
+}
+
+impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
+    /// Returns whether a result of so many bytes is kept, by the policy that the entry's call was
+    /// made under: who sees the task's end need not know the tool.
+    fn keeps(&mut self, entry: &Entry, bytes: usize) -> Result<bool, JournalError> {
+        let attempt = self.tx.attempt(entry.fence)?;
+        let record = attempt.and_then(|attempt| attempt.policy);
+        let policy = record.and_then(|record| Policy::from_record(&record).ok());
+        let policy = policy.unwrap_or_default();
+        Ok(policy.store_result && bytes as u64 <= policy.result_bytes_max)
     }
 }
 

@@ -68,6 +68,12 @@ impl MemoryJournal {
         self.state.outcomes.get(&fence)
     }
 
+    /// Returns the end of an attempt's task.
+    #[must_use]
+    pub fn task_end(&self, fence: Fence) -> Option<&Outcome> {
+        self.state.task_ends.get(&fence)
+    }
+
     /// Damages an entry, or takes it away (`None`), as a bad disk would.
     #[cfg(feature = "test-fakes")]
     pub fn spoil_entry(

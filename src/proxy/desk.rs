@@ -32,9 +32,10 @@ const SLOW: Duration = Duration::from_millis(5);
 /// So many quick commits on the thread bring the next ones back.
 const QUICK_RUN: u32 = 8;
 
-/// After so many batches the journal's log is made long once (see `SqliteJournal::grow_log`): a
-/// run that only probes the upstream or makes a call or two does not pay for it.
-const LOG_GROWS_AFTER: u32 = 8;
+/// After so many batches with outcomes the journal's log is made long once (see
+/// `SqliteJournal::grow_log`): a run that only probes the upstream, makes a call or two, or waits
+/// for another proxy's call does not pay for it, nor do others wait for its lock meanwhile.
+const LOG_GROWS_AFTER: u32 = 4;
 
 /// How long the log is made, in pages: what it holds before a commit moves it into the journal.
 const LOG_PAGES: u32 = 4096;
@@ -139,7 +140,7 @@ pub(super) struct Desk {
     is_away: bool,
     is_slow: bool,
     quick: u32,
-    batches: u32,
+    with_outcomes: u32,
     /// Batches since the log was moved into the journal by us, and when the last one was.
     unmoved: u32,
     last: Instant,
@@ -201,7 +202,7 @@ impl Desk {
             is_away: false,
             is_slow: true,
             quick: 0,
-            batches: 0,
+            with_outcomes: 0,
             unmoved: 0,
             last: Instant::now(),
         })
@@ -211,6 +212,7 @@ impl Desk {
     pub(super) fn submit(&mut self, ops: Vec<Op>, reconnects: bool) -> Option<Answer> {
         self.unmoved = self.unmoved.saturating_add(1);
         self.last = Instant::now();
+        let has_outcome = ops.iter().any(|op| matches!(op, Op::Settle(_)));
         let batch = Batch { ops, reconnects };
         // Held by the thread while it makes the log long: the loop must not wait for that.
         let shared = Arc::clone(&self.guard);
@@ -230,8 +232,8 @@ impl Desk {
                 Some(answer)
             }
         };
-        self.batches = self.batches.saturating_add(1);
-        if self.batches == LOG_GROWS_AFTER {
+        self.with_outcomes = self.with_outcomes.saturating_add(has_outcome.into());
+        if has_outcome && self.with_outcomes == LOG_GROWS_AFTER {
             // After the batch, and if the thread has ended there is no hurry any more.
             let _ = self.to_thread.send(Work::GrowLog);
         }

@@ -208,7 +208,7 @@ pub fn decide(entry: Option<EntryFacts>, policy: PolicyFacts) -> (Decision, Lett
         OnDivergence::Strict => Decision::Diverge,
         OnDivergence::Fork => Decision::Fork,
     };
-    if let Some(wrong) = seeded_decision(entry, same) {
+    if let Some(wrong) = seeded_decision(entry, policy, same) {
         return wrong;
     }
     match entry.status {
@@ -269,15 +269,31 @@ pub fn decide(entry: Option<EntryFacts>, policy: PolicyFacts) -> (Decision, Lett
 }
 
 /// Returns what the bugs that are there on purpose make of an entry.
-fn seeded_decision(entry: EntryFacts, same: bool) -> Option<(Decision, Letter)> {
+fn seeded_decision(
+    entry: EntryFacts,
+    policy: PolicyFacts,
+    same: bool,
+) -> Option<(Decision, Letter)> {
+    let is_at_least_once = policy.delivery == Delivery::AtLeastOnce && entry.attempts_left;
     let runs_again = match entry.status {
         Status::Pending => entry.owner == Owner::Gone && seeded::has(Bug::PendingRunsAgain),
         Status::Failed => seeded::has(Bug::FailedRunsAgain),
-        Status::Completed => same && seeded::has(Bug::CompletedRunsAgain),
+        Status::Completed => {
+            same && (seeded::has(Bug::CompletedRunsAgain)
+                || is_at_least_once && seeded::has(Bug::RetryAfterSettled))
+        }
         Status::InputRequired | Status::Accepted | Status::Voided | Status::Denied => false,
     };
     if runs_again {
         return Some((Decision::Retry, Letter('?')));
+    }
+    let is_question = entry.status == Status::InputRequired && same;
+    if is_question && entry.round == RoundFact::First && seeded::has(Bug::QuestionAskedAnew) {
+        return Some((Decision::NextRound, Letter('?')));
+    }
+    let is_doubt = entry.status == Status::Pending && entry.owner == Owner::Gone && !same;
+    if is_doubt && policy.on_divergence == OnDivergence::Fork && seeded::has(Bug::ForkPastDoubt) {
+        return Some((Decision::Fork, Letter('?')));
     }
     (entry.status == Status::Completed && !same && seeded::has(Bug::ChangedCallReplayed))
         .then_some((Decision::Replay, Letter('?')))

@@ -12,6 +12,7 @@
 
 mod lines;
 #[path = "../simulation/random.rs"]
+#[expect(dead_code, reason = "the simulation uses more of it")]
 mod random;
 
 use std::io::Write as _;

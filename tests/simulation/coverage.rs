@@ -4,7 +4,7 @@
 use checkpoint::guard::{AdmissionVerdict, Why};
 use checkpoint::rules::decide::Decision;
 
-use crate::oracle::Kind;
+use crate::oracle::{Kind, Seen};
 
 macro_rules! counters {
     ($($name:ident)*) => {
@@ -28,8 +28,16 @@ counters! {
     runs replays redeliveries joins doubts divergences in_flights quarantines
     results errors not_executed closed second_answers stopped_by_cancel unterminated
     kills power_cuts rollbacks agent_crashes ends_of_input stops stalls upstream_deaths
-    journal_faults cancels changed_calls duplicate_ids duplicates_refused
+    journal_faults full_disks cancels changed_calls duplicate_ids duplicates_refused
     long_waits clock_jumps verdicts forced damaged
+    questions foreign_states rounds rounds_voided questions_replayed finals_replayed
+    tasks polls task_ends handles_replayed ends_replayed
+    retries_lost takeovers retries_failed retries_tool_error abandons refused_in_flight
+    expired shielded keys_shared forks walked walked_out_of_order walks_ended
+}
+
+macro_rules! take_over {
+    ($self:ident, $seen:ident, $($name:ident)*) => { $($self.$name += $seen.$name;)* };
 }
 
 impl Coverage {
@@ -43,6 +51,8 @@ impl Coverage {
                 Why::Table(Decision::InDoubt) => &mut self.doubts,
                 Why::Table(Decision::Diverge) => &mut self.divergences,
                 Why::Table(Decision::InFlight) => &mut self.in_flights,
+                // The oracle counts what it has understood.
+                Why::Table(Decision::Abandon | Decision::Expired) => return,
                 _ => &mut self.quarantines,
             },
         };
@@ -55,8 +65,16 @@ impl Coverage {
             Kind::Error => &mut self.errors,
             Kind::NotExecuted => &mut self.not_executed,
             Kind::Closed => &mut self.closed,
+            Kind::Question | Kind::Handle => return,
         };
         *counter += 1;
+    }
+
+    pub(crate) fn seen(&mut self, seen: &Seen) {
+        take_over!(self, seen, rounds rounds_voided questions_replayed finals_replayed
+            task_ends handles_replayed ends_replayed retries_lost takeovers retries_failed
+            retries_tool_error abandons refused_in_flight expired shielded keys_shared forks
+            walked walked_out_of_order walks_ended);
     }
 
     pub(crate) fn shown(&self) -> String {

@@ -1,7 +1,6 @@
 //! What the simulation found, each as a story of its own.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,8 @@ use checkpoint::rules::ids::Micros;
 use checkpoint::rules::lifecycle;
 
 use crate::plan::Plan;
-use crate::store::{Alive, Around, Fault, Shared, SimJournal, Store};
+use crate::promise::{Promise, Reach};
+use crate::store::{Alive, Around, Shared, SimJournal, Store};
 use crate::world::World;
 
 struct Proxy {
@@ -23,15 +23,7 @@ struct Proxy {
 }
 
 fn store() -> Store {
-    Rc::new(RefCell::new(Shared {
-        book: Some(World::memory_book()),
-        durable: None,
-        fault: Fault::None,
-        lives: Vec::new(),
-        owners: HashMap::new(),
-        has_room: true,
-        mark: 0,
-    }))
+    Rc::new(RefCell::new(Shared::new(World::memory_book())))
 }
 
 impl Proxy {
@@ -497,4 +489,141 @@ fn an_end_waits_for_a_request_for_a_while_and_for_a_subscription_not_at_all() {
         one.later(Duration::from_secs(1));
         assert!(one.session.wants_input_closed(one.now), "{method}");
     }
+}
+
+const AT_LEAST_ONCE: Promise = Promise {
+    at_least_once: true,
+    attempts_max: 3,
+    retries_failures: false,
+    retries_tool_errors: false,
+    refuses_in_flight: false,
+    shields: false,
+    reach: Reach::Workflow,
+    derives_key: false,
+    stores_results: true,
+    doubts_spread: true,
+    redelivers: true,
+    finishes_lost: false,
+};
+
+#[test]
+fn a_call_that_was_taken_over_is_not_called_not_started() {
+    let store = store();
+    let policy = |plan: &mut Plan| plan.promise = AT_LEAST_ONCE;
+    let (mut one, mut two) = (Proxy::with(&store, policy), Proxy::with(&store, policy));
+    one.call(1, SEQ_1);
+    one.journal();
+    assert!(one.sent().contains("tools/call"));
+    // It is silent for longer than it may be.
+    store.borrow_mut().uptime += Duration::from_secs(60);
+    two.call(1, SEQ_1);
+    two.journal();
+    assert!(two.sent().contains("tools/call"));
+    one.later(Duration::from_secs(60));
+    let ops = one.session.take_ops(one.now).unwrap();
+    let done = one.run(&ops);
+    one.session.journal_done(done, one.now);
+    // It asks for the new owner's outcome, and the journal fails.
+    let ops = one.session.take_ops(one.now).unwrap();
+    let error = checkpoint::journal::JournalError::ReadOnly("a fault".into());
+    one.session.journal_failed(ops, &error, one.now);
+    let told = one.told();
+    assert!(told.contains("\"side_effect\":\"unknown\""), "{told}");
+}
+
+#[test]
+fn the_cancellation_of_a_call_that_the_journal_refused_is_not_forwarded() {
+    let store = store();
+    let mut one = Proxy::new(&store);
+    one.call(1, SEQ_1);
+    let ops = one.session.take_ops(one.now).unwrap();
+    let error = checkpoint::journal::JournalError::Full;
+    one.session.journal_failed(ops, &error, one.now);
+    one.cancel(1);
+    assert!(one.told().contains("\"not_started\""));
+    assert_eq!(one.sent(), "");
+}
+
+#[test]
+fn who_joined_a_call_whose_outcome_could_not_be_written_is_told() {
+    let store = store();
+    let (mut one, mut two) = (Proxy::new(&store), Proxy::new(&store));
+    one.call(1, SEQ_1);
+    one.journal();
+    one.sent();
+    one.call(2, SEQ_1);
+    one.journal();
+    two.call(1, SEQ_1);
+    two.journal();
+    one.answer(1, "done");
+    let ops = one.session.take_ops(one.now).unwrap();
+    let error = checkpoint::journal::JournalError::Full;
+    one.session.journal_failed(ops, &error, one.now);
+    assert!(one.told().contains("\"journaled\":false"));
+    for proxy in [&mut one, &mut two] {
+        for _ in 0..4 {
+            proxy.later(Duration::from_secs(1));
+            proxy.journal();
+        }
+        let told = proxy.told();
+        assert!(told.contains("\"in_doubt\""), "{told}");
+    }
+    assert_eq!(entry(&store).status, Status::Pending);
+}
+
+#[test]
+fn a_task_s_end_is_kept_no_longer_than_its_policy_says() {
+    let store = store();
+    let policy = |plan: &mut Plan| {
+        plan.promise.stores_results = false;
+    };
+    let mut one = Proxy::with(&store, policy);
+    one.call(1, SEQ_1);
+    one.journal();
+    one.sent();
+    let handle = "\"taskId\":\"k1\",\"createdAt\":\"t1\",\"status\":";
+    let line = format!(
+        "{{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{{\"task\":{{{handle}\"working\"}}}}}}\n"
+    );
+    one.session.upstream_line(line.into_bytes(), one.now);
+    one.journal();
+    let line = format!(
+        "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/tasks\",\"params\":{{{handle}\"completed\",\"result\":{{\"content\":[\"secret\"]}}}}}}\n"
+    );
+    one.session.upstream_line(line.into_bytes(), one.now);
+    one.journal();
+    assert_eq!(entry(&store).status, Status::Completed);
+    let fence = entry(&store).fence;
+    let body = |store: &Store| {
+        let shared = store.borrow();
+        let end = shared.memory().unwrap().task_end(fence).unwrap();
+        end.body.clone()
+    };
+    assert!(body(&store).is_none());
+    one.told();
+    one.call(2, SEQ_1);
+    one.journal();
+    let told = one.told();
+    assert!(told.contains("\"result_expired\""), "{told}");
+}
+
+#[test]
+fn a_cancelled_call_that_is_reserved_anew_is_known_to_have_been_given_up() {
+    let store = store();
+    let mut one = Proxy::new(&store);
+    one.call(1, BARE);
+    let ops = one.session.take_ops(one.now).unwrap();
+    let done = one.run(&ops);
+    one.now += Duration::from_secs(60);
+    one.session.journal_done(done, one.now);
+    one.cancel(1);
+    void(&store);
+    // Its fence is gone, so that it is asked about anew.
+    let ops = one.session.take_ops(one.now).unwrap();
+    let done = one.run(&ops);
+    one.session.journal_done(done, one.now);
+    let ops = one.session.take_ops(one.now).unwrap();
+    one.run(&ops);
+    assert_eq!(entry(&store).status, Status::Pending);
+    assert!(entry(&store).gave_up.is_some());
 }

@@ -81,6 +81,10 @@ pub(crate) enum Habit {
     Never,
     DieBefore,
     DieAfter,
+    /// It asks for input, once it has done its part.
+    Ask,
+    /// It answers with a task, and does it later.
+    Accept,
 }
 
 pub(crate) struct Task {
@@ -92,8 +96,21 @@ pub(crate) struct Task {
     pub(crate) is_cancelled: bool,
 }
 
+/// A task that a call was answered with.
+pub(crate) struct Job {
+    /// Counted from 1 by each upstream.
+    pub(crate) id: String,
+    pub(crate) serial: usize,
+    pub(crate) handle: usize,
+    pub(crate) is_done: bool,
+    pub(crate) end: Option<usize>,
+}
+
 #[derive(Default)]
 pub(crate) struct Upstream {
+    pub(crate) jobs: Vec<Job>,
+    /// Requests for the result of a task that has not ended: id and task.
+    pub(crate) waiting: Vec<(String, String)>,
     pub(crate) is_alive: bool,
     pub(crate) input_closed: bool,
     pub(crate) tasks: Vec<Task>,
@@ -124,6 +141,8 @@ pub(crate) struct Life {
     /// Lines that pass, as they were read and not yet seen to come out.
     pub(crate) passing_up: VecDeque<Vec<u8>>,
     pub(crate) passing_down: VecDeque<Vec<u8>>,
+    /// Requests about tasks that have no answer yet.
+    pub(crate) polls: Vec<String>,
     /// Cancellations that were read since the last batch was taken, and in the batch.
     pub(crate) cancels_new: Vec<usize>,
     pub(crate) cancels_taken: Vec<usize>,

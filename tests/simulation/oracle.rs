@@ -1,5 +1,5 @@
 //! The oracle: what it knows comes from the two ends of the wire, the rows and who lives, never
-//! from the code under test. `RELIABILITY.md` and `docs/reliability.md` name the invariants.
+//! from the code under test. `docs/reliability.md` names the invariants.
 
 macro_rules! holds {
     ($condition:expr, $($text:tt)*) => {
@@ -10,7 +10,10 @@ macro_rules! holds {
 }
 
 mod admissions;
+mod branches;
 mod rows;
+mod seen;
+mod walk;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -20,7 +23,10 @@ use checkpoint::rules::decide::Decision;
 use checkpoint::rules::entry::Status;
 use checkpoint::rules::ids::{BranchId, Fence, Seq, SessionId};
 
+use crate::plan::Plan;
+use crate::promise::{Promise, Reach};
 use crate::store::Shared;
+pub(crate) use seen::Seen;
 
 pub(crate) type Check = Result<(), String>;
 
@@ -33,14 +39,24 @@ pub(crate) struct Request {
     pub(crate) life: usize,
     pub(crate) id: String,
     pub(crate) workflow: usize,
+    /// Which of its agent's calls it is.
+    pub(crate) call: usize,
     pub(crate) arguments: String,
     pub(crate) seq: Option<u64>,
     pub(crate) key: Option<String>,
+    /// How far its key holds.
+    pub(crate) scope: String,
+    /// It is a further round, with the state of this question or none.
+    pub(crate) round: Option<Option<usize>>,
+    /// The question that it was let through to answer.
+    pub(crate) leg: Option<usize>,
     pub(crate) line: Vec<u8>,
     /// The session has read it.
     pub(crate) is_read: bool,
     /// The session has read its cancellation, before an answer.
     pub(crate) is_cancelled: bool,
+    /// That was before the upstream's answer was read.
+    pub(crate) cancelled_running: bool,
     /// The session has read its cancellation, ever.
     pub(crate) cancel_seen: bool,
     /// A batch that was taken after that has been committed.
@@ -48,10 +64,15 @@ pub(crate) struct Request {
     pub(crate) replies: u32,
     pub(crate) is_forwarded: bool,
     pub(crate) said_not_started: bool,
-    /// The pipe took a byte of it.
+    /// The pipe took a byte of it, under the reservation that it has and under any.
     pub(crate) reached: bool,
+    pub(crate) ever_reached: bool,
     pub(crate) effects: u32,
+    /// It went out more than once: which time an effect belongs to can't be told from it.
+    pub(crate) is_again: bool,
     pub(crate) grant: Option<Grant>,
+    /// Another one, after that was taken from it, and what it is for.
+    pub(crate) regrant: Option<(Grant, Option<usize>)>,
     /// The first answer that the session read.
     pub(crate) answer: Option<usize>,
     /// The answer came when the call's cancellation, or the input's end, was known.
@@ -74,6 +95,10 @@ pub(crate) enum Kind {
     NotExecuted,
     Closed,
     Operator,
+    /// It asks for input.
+    Question,
+    /// It is a task.
+    Handle,
 }
 
 /// An answer that the upstream (or an operator) gave.
@@ -82,16 +107,47 @@ pub(crate) struct Answer {
     pub(crate) serial: usize,
     pub(crate) body: String,
     pub(crate) kind: Kind,
+    /// A result with `isError: true`.
+    pub(crate) is_error: bool,
+    /// A question's state, and whether it asks for something.
+    pub(crate) has_state: bool,
+    pub(crate) has_inputs: bool,
+    /// A handle's `taskId`.
+    pub(crate) task: Option<String>,
+    /// The handle of the task whose end it is.
+    pub(crate) ends: Option<usize>,
+    /// The attempt that it was read for.
+    pub(crate) fence: Option<Fence>,
+}
+
+impl Answer {
+    pub(crate) fn new(serial: usize, body: String, kind: Kind) -> Self {
+        Self {
+            serial,
+            body,
+            kind,
+            is_error: false,
+            has_state: false,
+            has_inputs: false,
+            task: None,
+            ends: None,
+            fence: None,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
 struct Row {
     status: Status,
+    attempt: u32,
+    round: u32,
+    is_error: bool,
     fence: Fence,
     session: SessionId,
     is_delivered: bool,
     gave_up: bool,
     unanswered: bool,
+    created_at: i64,
     completed_at: i64,
     serial: Option<usize>,
 }
@@ -109,9 +165,27 @@ pub(crate) struct Oracle {
     /// Effects that an operator allowed beyond the first.
     pub(crate) authorised: HashMap<(BranchId, Seq), u32>,
     authorised_all: u32,
-    effects_by_place: HashMap<(usize, u64), u32>,
-    effects_by_key: HashMap<(usize, String), u32>,
-    effects_by_row: HashMap<(BranchId, Seq), u32>,
+    effects_by_place: HashMap<(usize, u64, Option<usize>), u32>,
+    effects_by_key: HashMap<(String, String, Option<usize>), u32>,
+    effects_by_row: HashMap<((BranchId, Seq), Option<usize>), u32>,
+    /// The first answer that was read for an attempt.
+    answered: HashMap<Fence, usize>,
+    /// Ends of tasks that a proxy has read, and tasks that it has read to have failed.
+    pub(crate) ends_read: HashSet<usize>,
+    pub(crate) failures_read: HashSet<usize>,
+    /// Attempts that were made since the one before was lost.
+    after_lost: HashSet<Fence>,
+    /// Until when an attempt's owner may be silent, ms since the boot.
+    leases: HashMap<Fence, u64>,
+    /// Whose a branch is.
+    owners: HashMap<BranchId, usize>,
+    walks: HashMap<usize, walk::Walk>,
+    promise: Promise,
+    forks: bool,
+    resumes: bool,
+    /// Questions without a state that a life was given, oldest first.
+    asked: HashMap<usize, Vec<Fence>>,
+    pub(crate) seen: Seen,
     /// Attempts whose answer was written to a caller that waited.
     pub(crate) written: HashSet<Fence>,
     redelivered: HashMap<(usize, Fence), usize>,
@@ -130,6 +204,15 @@ pub(crate) struct Batch<'a> {
 }
 
 impl Oracle {
+    pub(crate) fn new(plan: &Plan) -> Self {
+        Self {
+            promise: plan.promise,
+            forks: plan.forks,
+            resumes: plan.resumes,
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn serial_of_call_id(call_id: &str) -> Option<usize> {
         call_id.strip_prefix('c')?.parse().ok()
     }
@@ -156,6 +239,7 @@ impl Oracle {
         let Some(memory) = shared.memory() else {
             return Ok(());
         };
+        let mut admitted = 0;
         for (op, done) in batch.ops.iter().zip(batch.done) {
             if let Op::Keep(ticket) = op {
                 let taker = self.redelivered.remove(&(batch.life, ticket.fence));
@@ -169,10 +253,59 @@ impl Oracle {
                 let serial = call.call_id.as_deref().and_then(Self::serial_of_call_id);
                 let serial = serial.ok_or("a call lost its id")?;
                 let is_joined = call.joined.is_some();
+                if self.resumes && !is_joined {
+                    self.walked(memory, batch, serial, admission, admitted == 0)?;
+                }
+                admitted += 1;
                 self.admitted(shared, memory, batch, serial, is_joined, admission)?;
             }
+            if let (Op::Renew(ticket, _), Done::Noted) = (op, done) {
+                self.renewed(shared, ticket.fence);
+            }
         }
-        self.compare_rows(memory, Some(batch))
+        self.compare_rows(shared, Some(batch))
+    }
+
+    fn renewed(&mut self, shared: &Shared, fence: Fence) {
+        let now = u64::try_from(shared.uptime.as_millis()).unwrap();
+        self.leases.insert(fence, now + crate::promise::LEASE_MS);
+    }
+
+    /// A cancellation comes out for the upstream.
+    pub(crate) fn cancel_passes(&mut self, life: usize, line: &str) -> Check {
+        let serial = between(line, "\"c\":\"c", "\"").and_then(|text| text.parse::<usize>().ok());
+        let Some(serial) = serial else {
+            // Our own, of a call that was fenced.
+            let id = between(line, "\"requestId\":", ",").unwrap_or("");
+            let calls = self.by_id.get(&(life, id.to_owned()));
+            let is_of_a_call = calls.is_some_and(|calls| {
+                calls.iter().any(|call| {
+                    self.requests[*call].ever_reached || self.requests[*call].is_forwarded
+                })
+            });
+            holds!(
+                self.promise.at_least_once && !self.promise.finishes_lost && is_of_a_call,
+                "P4 a cancellation of our own that nobody asked for: {line}"
+            );
+            return Ok(());
+        };
+        let request = &self.requests[serial];
+        holds!(
+            request.is_forwarded || request.ever_reached,
+            "I11 the cancellation of c{serial} is forwarded, which the upstream never got"
+        );
+        holds!(
+            !(self.promise.shields && request.cancelled_running),
+            "P4 the cancellation of the shielded c{serial} is forwarded"
+        );
+        Ok(())
+    }
+
+    /// Whether anything of a call has happened.
+    pub(crate) fn has_effect(&self, place: (BranchId, Seq)) -> bool {
+        self.effects_by_row
+            .iter()
+            .any(|((other, _), count)| *other == place && *count > 0)
     }
 
     /// Returns which call a line for the client answers: the first of its id that waits.
@@ -188,7 +321,17 @@ impl Oracle {
             .iter()
             .filter(waits)
             .find(|serial| seq.is_some() && self.requests[**serial].seq == seq);
-        named.or(calls.iter().find(waits)).or(calls.last()).copied()
+        // What never started is none of which bytes went out.
+        let is_not_started = line.contains("\"side_effect\":\"not_started\"");
+        let unsent = calls
+            .iter()
+            .filter(waits)
+            .find(|serial| is_not_started && !self.requests[**serial].ever_reached);
+        named
+            .or(unsent)
+            .or(calls.iter().find(waits))
+            .or(calls.last())
+            .copied()
     }
 
     /// A session reads a cancellation.
@@ -197,6 +340,10 @@ impl Oracle {
         request.cancel_seen |= request.is_read;
         if request.is_read && request.replies == 0 {
             request.is_cancelled = true;
+            request.cancelled_running = request.answer.is_none();
+            if self.promise.shields && request.is_forwarded {
+                self.seen.shielded += 1;
+            }
         }
     }
 
@@ -229,6 +376,17 @@ impl Oracle {
         let request = &mut self.requests[serial];
         holds!(request.life == life, "c{serial} came out of another proxy");
         holds!(request.line == line, "I9 c{serial} went out as other bytes");
+        if let Some((grant, leg)) = request.regrant.take() {
+            request.grant = Some(grant);
+            request.leg = leg;
+            request.is_again = true;
+            request.is_forwarded = false;
+            request.reached = false;
+            request.effects = 0;
+            request.answer = None;
+            request.answered_cancelled = false;
+            request.answered_closed = false;
+        }
         holds!(!request.is_forwarded, "I1 c{serial} went out twice");
         holds!(
             !request.said_not_started,
@@ -281,7 +439,7 @@ impl Oracle {
         let (workflow, seq, key) = (request.workflow, request.seq, request.key.clone());
         let grant = request.grant;
         holds!(
-            request.effects == 1,
+            request.effects == 1 || request.is_again,
             "I1 the effect of c{serial} happened twice"
         );
         let allowed = |place: Option<(BranchId, Seq)>| {
@@ -292,28 +450,42 @@ impl Oracle {
         };
         let place = grant.map(|grant| (grant.branch, grant.seq));
         let extra = allowed(place);
+        // Each round is a part of the work; a policy may allow several attempts.
+        let leg = self.requests[serial].leg;
+        let max = self.promise.effects_max();
         if let Some(place) = place {
-            let count = self.effects_by_row.entry(place).or_default();
+            let count = self.effects_by_row.entry((place, leg)).or_default();
             *count += 1;
             holds!(
-                *count <= 1 + extra,
-                "I1 {count} effects of {place:?}, {extra} allowed beyond one"
+                *count <= max + extra,
+                "I1 {count} effects of {place:?}, {max} by its policy and {extra} allowed beyond"
             );
+        }
+        if place.is_none() && self.requests[serial].round.is_some() {
+            // Which part of the work it is, only the rows tell.
+            return Ok(());
         }
         // A key beside a seq may send a call to another place; what counts is the explicit name.
-        if let (Some(seq), None) = (seq, &key) {
-            let count = self.effects_by_place.entry((workflow, seq)).or_default();
+        if let (Some(seq), None, false) = (seq, &key, self.forks) {
+            let count = self
+                .effects_by_place
+                .entry((workflow, seq, leg))
+                .or_default();
             *count += 1;
             holds!(
-                *count <= 1 + extra,
-                "I1 {count} effects at seq {seq} of w{workflow}, {extra} allowed beyond one"
+                *count <= max + extra,
+                "I1 {count} effects at seq {seq} of w{workflow}, {max} by its policy and {extra} allowed beyond"
             );
         }
-        if let Some(key) = key.filter(|_| self.spoiled.is_empty()) {
-            let count = self.effects_by_key.entry((workflow, key)).or_default();
+        // Where a seq leads to an entry, it decides, and not the key.
+        let is_told_by_key =
+            seq.is_none() || (self.promise.reach == Reach::Workflow && !self.forks);
+        if let Some(key) = key.filter(|_| self.spoiled.is_empty() && is_told_by_key) {
+            let scope = self.requests[serial].scope.clone();
+            let count = self.effects_by_key.entry((scope, key, leg)).or_default();
             *count += 1;
             holds!(
-                *count <= 1 + self.authorised_all,
+                *count <= max + self.authorised_all,
                 "I1 {count} effects under a key of c{serial}"
             );
         }
@@ -335,6 +507,14 @@ impl Oracle {
             request.answer = Some(answer);
             request.answered_cancelled = request.cancel_seen;
             request.answered_closed = closed;
+            if let Some(grant) = request.grant {
+                self.answered.entry(grant.fence).or_insert(answer);
+                self.answers[answer].fence = Some(grant.fence);
+                let given = &self.answers[answer];
+                if given.kind == Kind::Question && !given.has_state {
+                    self.asked.entry(life).or_default().push(grant.fence);
+                }
+            }
         }
     }
 
@@ -367,11 +547,15 @@ impl Oracle {
             let side_effect = between(line, "\"side_effect\":\"", "\"").unwrap_or("");
             match side_effect {
                 "not_started" => {
-                    let ran_before = request.is_forwarded && request.reached;
-                    holds!(!ran_before, "I10 c{serial} is told that it was not started");
+                    holds!(
+                        !request.ever_reached,
+                        "I10 c{serial} is told that it was not started"
+                    );
                     request.said_not_started = true;
                 }
                 "unknown" => {}
+                // What is kept of it is that it was done.
+                "completed" if kind == "result_expired" && !self.promise.stores_results => {}
                 other => return Err(format!("c{serial} is told side_effect {other:?}")),
             }
             return Ok(None);
@@ -410,22 +594,30 @@ impl Oracle {
         if answer.kind == Kind::NotExecuted {
             return Ok(None);
         }
-        let fence = if answer.kind == Kind::Operator {
-            self.ruled
+        let fence = match (answer.kind, answer.ends) {
+            (Kind::Operator, _) => self
+                .ruled
                 .iter()
                 .find(|(_, ruled)| **ruled == token)
-                .map(|(fence, _)| *fence)
-        } else {
-            given.grant.map(|grant| grant.fence)
+                .map(|(fence, _)| *fence),
+            (_, Some(handle)) => self.answers[handle].fence,
+            (_, None) => answer.fence,
         };
         let fence = fence.ok_or_else(|| format!("I2 #{token}# was never reserved"))?;
-        let stored = durable
-            .outcome(fence)
-            .and_then(|outcome| outcome.body.as_deref());
+        let stored = if answer.ends.is_some() {
+            durable.task_end(fence)
+        } else {
+            durable.outcome(fence)
+        };
+        let is_kept = self.promise.stores_results || answer.kind == Kind::Operator;
+        let is_there = stored.is_some();
+        let stored = stored.and_then(|outcome| outcome.body.as_deref());
         let place = given.grant.map(|grant| (grant.branch, grant.seq));
         let is_spoiled = place.is_some_and(|place| self.spoiled.contains(&place));
         holds!(
-            is_spoiled || stored == Some(answer.body.as_bytes()),
+            is_spoiled
+                || stored == Some(answer.body.as_bytes())
+                || (!is_kept && is_there && stored.is_none()),
             "I2 c{serial} is answered with #{token}#, which is not durable"
         );
         Ok(Some(fence))
@@ -454,10 +646,11 @@ impl Oracle {
             };
             let kind = self.answers[answer].kind;
             let is_outcome = match kind {
-                Kind::Result => true,
+                Kind::Result | Kind::Question | Kind::Handle => true,
                 Kind::Error => !request.answered_cancelled,
                 Kind::Closed => !request.answered_cancelled && !request.answered_closed,
-                Kind::NotExecuted => true,
+                // The attempt before it may have run.
+                Kind::NotExecuted => !self.promise.at_least_once,
                 Kind::Operator => false,
             };
             let place = (grant.branch, grant.seq);

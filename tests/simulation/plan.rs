@@ -2,8 +2,12 @@
 
 use std::time::Duration;
 
+use checkpoint::guard::Options as GuardOptions;
 use checkpoint::proxy::session::{Options, RefusalShape};
+use checkpoint::rules::policy::{OnDivergence, PolicySet, ThreadId};
 
+use crate::life::Habit;
+use crate::promise::{Promise, Reach};
 use crate::random::Random;
 
 /// How an agent says which entry it means.
@@ -44,11 +48,100 @@ pub(crate) struct Plan {
     pub(crate) call_timeout: Option<Duration>,
     pub(crate) refusals: RefusalShape,
     pub(crate) annotates: bool,
+    /// What the policy of all tools says.
+    pub(crate) promise: Promise,
+    /// `--on-divergence fork`.
+    pub(crate) forks: bool,
+    /// `--resume`.
+    pub(crate) resumes: bool,
+    /// Calls carry the stateless revision.
+    pub(crate) is_stateless: bool,
+    /// Chances in a thousand that an upstream asks for input, or answers with a task.
+    pub(crate) rounds: usize,
+    pub(crate) tasks: usize,
+    /// Chances in a thousand that an agent sends the state of another question.
+    pub(crate) foreign: usize,
+    /// Upstreams answer once.
+    pub(crate) answers_once: bool,
+    /// What upstreams make of a call where nothing else is drawn.
+    pub(crate) habit: Habit,
 }
 
 impl Plan {
     pub(crate) fn of(seed: u64) -> Self {
         let mut random = Random::new(seed);
+        let plan = Self::plain(seed, &mut random);
+        // Half of the worlds are as plain as a user's first one.
+        if random.chance(500) {
+            plan
+        } else {
+            plan.with_more(&mut random)
+        }
+    }
+
+    /// Adds what a user has to ask for.
+    fn with_more(mut self, random: &mut Random) -> Self {
+        self.is_stateless = random.chance(500);
+        if random.chance(600) {
+            self.promise = Promise::of(random);
+        }
+        if random.chance(500) {
+            self.rounds = random.pick(&[100, 400, 800]);
+            self.foreign = random.pick(&[0, 100, 300]);
+        }
+        if random.chance(400) {
+            self.tasks = random.pick(&[150, 400, 700]);
+        }
+        self.forks = random.chance(250);
+        // A walk is told by who started over, so everybody does that in the same way.
+        self.resumes = !self.promise.derives_key && random.chance(200);
+        if self.resumes {
+            self.modes.fill(Mode::Bare);
+            self.clock_jump = 0;
+            self.pipeline = random.pick(&[1, 1, 2]);
+        }
+        // What a bad disk does to the tree of branches is proven for the plain worlds.
+        self.damage &= !self.forks && !self.resumes;
+        if self.promise.at_least_once {
+            // A second answer under an id that is in use again can't be told from the first.
+            self.answers_once = true;
+        }
+        self
+    }
+
+    /// A world in which nothing happens by chance.
+    pub(crate) fn quiet(modes: &[Mode], calls: usize) -> Self {
+        let mut random = Random::quiet();
+        Self {
+            modes: modes.to_vec(),
+            shares_workflow: true,
+            calls,
+            pipeline: 1,
+            steps: 400,
+            kill: 0,
+            power_cut: 0,
+            agent_crash: 0,
+            end_of_input: 0,
+            stop: 0,
+            stall: 0,
+            journal_fault: 0,
+            upstream_death: 0,
+            misbehaviour: 0,
+            cancel: 0,
+            changed: 0,
+            duplicate_id: 0,
+            clock_jump: 0,
+            long_wait: 0,
+            operator: 1,
+            forced: false,
+            damage: false,
+            call_timeout: None,
+            annotates: false,
+            ..Self::plain(0, &mut random)
+        }
+    }
+
+    fn plain(seed: u64, random: &mut Random) -> Self {
         let agents = random.pick(&[1, 1, 2, 2, 3]);
         let modes = [
             Mode::Seq,
@@ -107,6 +200,15 @@ impl Plan {
                 RefusalShape::Result,
             ]),
             annotates: random.chance(150),
+            promise: Promise::default(),
+            forks: false,
+            resumes: false,
+            is_stateless: false,
+            rounds: 0,
+            tasks: 0,
+            foreign: 0,
+            answers_once: false,
+            habit: Habit::Answer,
         }
     }
 
@@ -130,8 +232,42 @@ impl Plan {
             drain_timeout: Duration::from_secs(5),
             call_id_from: checkpoint::mcp::call::CallIdFrom::Auto,
             ends_on_doubt: false,
-            policies: std::sync::Arc::default(),
             own_id_start: "checkpoint-own".into(),
+            policies: std::sync::Arc::new(self.policies()),
+        }
+    }
+
+    fn policies(&self) -> PolicySet {
+        let text = self.promise.policy_file();
+        PolicySet::parse(&text, ThreadId::Given).unwrap()
+    }
+
+    /// The run, or the thread, of an agent.
+    fn group(agent: usize) -> String {
+        format!("g{}", agent % 2)
+    }
+
+    pub(crate) fn guard_options(&self, agent: usize) -> GuardOptions {
+        let is_grouped = self.promise.reach == Reach::Group;
+        GuardOptions {
+            run_id: is_grouped.then(|| Self::group(agent)),
+            thread_id: Some(Self::group(agent)),
+            resumes: self.resumes,
+            on_divergence: if self.forks {
+                OnDivergence::Fork
+            } else {
+                OnDivergence::Strict
+            },
+            ..GuardOptions::default()
+        }
+    }
+
+    /// How far a key of that agent's holds.
+    pub(crate) fn scope(&self, agent: usize, workflow: usize) -> String {
+        match self.promise.reach {
+            Reach::Workflow => format!("w{workflow}"),
+            Reach::Group | Reach::Thread => Self::group(agent),
+            Reach::Journal => String::new(),
         }
     }
 }

@@ -57,9 +57,26 @@ pub(crate) struct Shared {
     pub(crate) owners: HashMap<SessionId, usize>,
     pub(crate) has_room: bool,
     pub(crate) mark: u64,
+    /// The machine's boot, and the milliseconds since then.
+    pub(crate) boot: u32,
+    pub(crate) uptime: std::time::Duration,
 }
 
 impl Shared {
+    pub(crate) fn new(book: Book) -> Self {
+        Self {
+            book: Some(book),
+            durable: None,
+            fault: Fault::None,
+            lives: Vec::new(),
+            owners: HashMap::new(),
+            has_room: true,
+            mark: 0,
+            boot: 1,
+            uptime: std::time::Duration::ZERO,
+        }
+    }
+
     pub(crate) fn memory(&self) -> Option<&MemoryJournal> {
         match self.book.as_ref().expect("nobody has the journal") {
             Book::Memory(memory) => Some(memory),
@@ -450,7 +467,9 @@ impl Surroundings for Around {
     }
 
     fn uptime(&mut self) -> (String, u64) {
-        (String::new(), 0)
+        let shared = self.store.borrow();
+        let uptime_ms = u64::try_from(shared.uptime.as_millis()).unwrap_or(u64::MAX);
+        (shared.boot.to_string(), uptime_ms)
     }
 
     fn random(&mut self) -> [u8; 16] {

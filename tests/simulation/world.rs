@@ -17,14 +17,16 @@ mod calm;
 mod ends;
 mod operators;
 mod proxies;
+pub(crate) mod small;
+mod tasks;
 mod upstreams;
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use checkpoint::guard::{AdmissionVerdict, Done, Guard, Op, Options as GuardOptions};
+use checkpoint::guard::{AdmissionVerdict, Done, Guard, Op};
 use checkpoint::journal::memory::MemoryJournal;
 use checkpoint::journal::{Journal as _, JournalError, Outcome, Session as SessionRow};
 use checkpoint::journal::{Transaction as _, Write};
@@ -34,7 +36,7 @@ use checkpoint::rules::ids::{Micros, WorkflowId};
 use checkpoint::rules::lifecycle;
 
 use crate::coverage::Coverage;
-use crate::life::{Batch, Habit, Life, Pipe, Task, Upstream};
+use crate::life::{Batch, Habit, Job, Life, Pipe, Task, Upstream};
 use crate::oracle::{self, Answer, Check, Kind, Oracle, Request, between};
 use crate::plan::{Mode, Plan};
 use crate::random::Random;
@@ -57,6 +59,19 @@ pub(crate) struct Agent {
     open: Vec<usize>,
     next_id: u64,
     pings: u64,
+    /// Questions that it will answer.
+    rounds: VecDeque<FollowUp>,
+    /// Tasks that it knows of.
+    handles: Vec<String>,
+}
+
+/// A further round of a call.
+#[derive(Clone, Debug)]
+pub(crate) struct FollowUp {
+    call: usize,
+    arguments: String,
+    /// The question.
+    question: usize,
 }
 
 pub(crate) struct World<'a> {
@@ -73,19 +88,16 @@ pub(crate) struct World<'a> {
     coverage: &'a mut Coverage,
     pub(crate) trace: Option<Vec<String>>,
     pub(crate) digest: u64,
+    /// What goes wrong in the next transaction, where that is not drawn.
+    next_fault: Option<Fault>,
+    /// Until when the disk is full.
+    full_until: Option<Instant>,
+    /// Where a way through a small world left the usual one.
+    pub(crate) detours: Vec<String>,
 }
 
 impl<'a> World<'a> {
     pub(crate) fn new(plan: Plan, book: Book, coverage: &'a mut Coverage, traces: bool) -> Self {
-        let shared = Shared {
-            book: Some(book),
-            durable: None,
-            fault: Fault::None,
-            lives: Vec::new(),
-            owners: HashMap::new(),
-            has_room: true,
-            mark: 0,
-        };
         let agents = plan
             .modes
             .iter()
@@ -101,6 +113,8 @@ impl<'a> World<'a> {
                 open: Vec::new(),
                 next_id: 1,
                 pings: 0,
+                rounds: VecDeque::new(),
+                handles: Vec::new(),
             })
             .collect();
         Self {
@@ -109,15 +123,22 @@ impl<'a> World<'a> {
             wall: 1_800_000_000_000_000,
             step: 0,
             is_calm: false,
-            store: Rc::new(RefCell::new(shared)),
+            store: Rc::new(RefCell::new(Shared::new(book))),
             lives: Vec::new(),
             agents,
-            oracle: Oracle::default(),
+            oracle: Oracle::new(&plan),
             coverage,
             trace: traces.then(Vec::new),
             digest: 0xCBF2_9CE4_8422_2325,
+            next_fault: None,
+            full_until: None,
+            detours: Vec::new(),
             plan,
         }
+    }
+
+    pub(crate) fn steps_gone(&self) -> usize {
+        self.step
     }
 
     pub(crate) fn memory_book() -> Book {
@@ -132,16 +153,25 @@ impl<'a> World<'a> {
             self.something_happens()?;
         }
         self.is_calm = true;
+        self.ask_for_all()
+    }
+
+    /// The end: what is left is asked for, and then everything once more.
+    fn ask_for_all(&mut self) -> Check {
         self.calm_down()?;
-        // Everything that was asked for by name is asked for once more.
-        for agent in 0..self.agents.len() {
-            self.agents[agent].lives = 0;
-            if self.agents[agent].mode != Mode::Bare {
-                self.agents[agent].todo = (0..self.plan.calls).collect();
+        // Everything that was asked for by name is asked for once more, and where that may have
+        // opened a branch, once more in it.
+        for _ in 0..1 + usize::from(self.plan.forks) {
+            for agent in 0..self.agents.len() {
+                self.agents[agent].lives = 0;
+                if self.agents[agent].mode != Mode::Bare {
+                    self.agents[agent].todo = (0..self.plan.calls).collect();
+                }
             }
+            self.calm_down()?;
         }
-        self.calm_down()?;
         self.coverage.effects += self.oracle.effects;
+        self.coverage.seen(&self.oracle.seen);
         self.coverage.seeds += 1;
         Ok(())
     }
@@ -156,6 +186,7 @@ impl<'a> World<'a> {
 
     fn advance(&mut self, by: Duration) {
         self.now += by;
+        self.store.borrow_mut().uptime += by;
         self.wall += i64::try_from(by.as_micros()).unwrap();
     }
 

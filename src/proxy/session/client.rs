@@ -393,7 +393,8 @@ impl Session {
             Stage::Forwarded(forwarded) => {
                 let (ticket, sent_at) = (forwarded.ticket, forwarded.at);
                 flight.is_cancelled = true;
-                let is_shielded = flight.policy.on_cancel == OnCancel::Shield;
+                let is_shielded = flight.policy.on_cancel == OnCancel::Shield
+                    && !seeded::has(Bug::ShieldForwardsCancellation);
                 if !seeded::has(Bug::GivingUpUnrecorded) {
                     self.ops
                         .push((Asked::Nobody, Op::GiveUp(ticket, GaveUp::Cancelled)));

@@ -319,7 +319,7 @@ impl Session {
             fences.push(ticket.fence);
             if taken == 0 || seeded::has(Bug::VoidAfterBytes) {
                 // Not forwarded means that the pipe accepted no byte of it.
-                let mut refusal = Refusal::new(RefusalKind::UpstreamUnavailable);
+                let mut refusal = Refusal::new(flight.not_sent());
                 refusal.reason = Some(end.words());
                 refusal.seq = Some(ticket.seq.0);
                 refusal.tool = Some(flight.call.tool.clone());

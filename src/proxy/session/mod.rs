@@ -21,6 +21,7 @@ mod journaled;
 mod known;
 mod probes;
 mod queue;
+mod unwritten;
 mod upstream;
 mod waiters;
 
@@ -38,6 +39,8 @@ use super::reconcile::{Heard, Probe};
 use crate::guard::{Call, Op, Settlement, Ticket};
 use crate::mcp::call::CallIdFrom;
 use crate::mcp::frame::{IdKey, RawId};
+use crate::mcp::reply::RefusalKind;
+use crate::rules::entry::GaveUp;
 use crate::rules::ids::{BranchId, Fence, Micros, Seq};
 use crate::rules::policy::{Policy, PolicySet};
 use crate::rules::signature::Signature;
@@ -213,11 +216,25 @@ impl Flight {
         !is_cancelled && !self.is_answered
     }
 
+    /// Returns how a call is refused whose last reservation never left: the upstream may have had
+    /// it under one before.
+    fn not_sent(&self) -> RefusalKind {
+        if self.call.was_forwarded {
+            RefusalKind::OutcomeUnknown
+        } else {
+            RefusalKind::UpstreamUnavailable
+        }
+    }
+
     /// Returns the question that asks the journal what happens to the call, under the next number
     /// of `askings`: an answer to an earlier one no longer counts.
     fn admission(&mut self, key: &IdKey, askings: &mut u64) -> (Asked, Op) {
         *askings += 1;
         self.asked = Some(*askings);
+        // Its reservation says so from the first: an equal call may come right after it.
+        if self.is_cancelled {
+            self.call.gave_up = Some(GaveUp::Cancelled);
+        }
         let asked = Asked::Admission(key.clone(), *askings);
         (asked, Op::Admit(self.call.clone()))
     }

@@ -20,12 +20,26 @@ impl Oracle {
                     !self.spoiled.contains(&place),
                     "I5 the damaged {place:?} runs"
                 );
+                let is_new_branch = !self.owners.contains_key(&ticket.branch)
+                    && self.owners.values().any(|owner| *owner == request.workflow);
                 if let (Some(seq), None) = (request.seq, &request.key) {
                     holds!(ticket.seq.0 == seq, "c{serial} runs at another place");
+                    let expected = self.place_of(request.workflow, Seq(seq));
+                    let has_forked = self.has_forked(memory, request.workflow);
+                    holds!(
+                        is_joined
+                            || is_new_branch
+                            || has_forked
+                            || expected.is_none_or(|other| other == place),
+                        "F3 c{serial} means {expected:?}, and runs at {place:?}"
+                    );
+                }
+                if is_new_branch {
+                    self.may_fork(memory, &request, place)?;
                 }
                 if self.rows.contains_key(&place) {
                     // Whether it may run again is told by the change of its row.
-                } else if request.seq.is_none() {
+                } else if request.seq.is_none() && !is_new_branch {
                     let highest = self
                         .rows
                         .keys()
@@ -38,15 +52,21 @@ impl Oracle {
                     );
                     self.is_new(shared, memory, batch, serial, &request)?;
                 }
-                if request.is_forwarded {
-                    // What it was sent under was taken from it; it is not sent again.
-                    return Ok(());
-                }
-                self.requests[serial].grant = Some(Grant {
+                let grant = Grant {
                     branch: ticket.branch,
                     seq: ticket.seq,
                     fence: ticket.fence,
-                });
+                };
+                let leg = self.leg_of(place, &request);
+                let request = &mut self.requests[serial];
+                if request.is_forwarded {
+                    // What it was sent under was taken from it. It may go out once more only
+                    // where several attempts may.
+                    request.regrant = self.promise.at_least_once.then_some((grant, leg));
+                } else {
+                    request.grant = Some(grant);
+                    request.leg = leg;
+                }
             }
             AdmissionVerdict::Replay(replay) => {
                 let entry = &replay.entry;
@@ -58,6 +78,21 @@ impl Oracle {
                 self.is_same(memory, entry.fence, serial, "replayed")?;
                 if let (Some(seq), None) = (request.seq, &request.key) {
                     holds!(entry.seq.0 == seq, "I5 c{serial} gets another entry");
+                    let expected = self.place_of(request.workflow, Seq(seq));
+                    holds!(
+                        is_joined
+                            || self.has_forked(memory, request.workflow)
+                            || expected.is_none_or(|other| other == place),
+                        "F3 c{serial} means {expected:?}, and gets {place:?}"
+                    );
+                }
+                if request.key.is_some()
+                    && self
+                        .owners
+                        .get(&entry.branch)
+                        .is_some_and(|owner| *owner != request.workflow)
+                {
+                    self.seen.keys_shared += 1;
                 }
                 let given = self.outcome_of(entry.fence);
                 let body = replay.outcome.body.as_deref().unwrap_or_default();
@@ -65,6 +100,31 @@ impl Oracle {
                     given.is_some_and(|answer| self.answers[answer].body.as_bytes() == body),
                     "I2 c{serial} is to be answered with what is no outcome of {place:?}"
                 );
+                let stage = given.map(|answer| self.answers[answer].kind);
+                match stage {
+                    Some(Kind::Question) => {
+                        self.seen.questions_replayed += 1;
+                        holds!(
+                            request.round.is_none(),
+                            "R1 the round c{serial} is answered with a question of before"
+                        );
+                    }
+                    Some(Kind::Handle) => {
+                        self.seen.handles_replayed += 1;
+                        self.seen.ends_replayed += u64::from(replay.task_end.is_some());
+                        // In this batch, the handle may have come before it, or the end after.
+                        let is_open = Self::row(memory, place)?.0 == Status::Accepted
+                            || batch.ops.iter().any(|op| matches!(op, Op::TaskEnd { .. }));
+                        holds!(
+                            is_open || replay.task_end.is_some(),
+                            "T1 c{serial} gets a handle without the end that {place:?} has"
+                        );
+                    }
+                    _ if entry.round > 0 && request.round.is_none() => {
+                        self.seen.finals_replayed += 1;
+                    }
+                    _ => {}
+                }
                 if replay.is_marked && !is_joined {
                     holds!(
                         self.redelivered
@@ -103,17 +163,51 @@ impl Oracle {
                 let (status, session, unanswered) = Self::row(memory, place)?;
                 let is_same = Self::arguments_of(memory, entry.fence) == request.arguments;
                 let is_live = shared.is_live(session);
+                let promise = self.promise;
+                let is_gone = unanswered || !is_live || self.is_overdue(shared, entry.fence);
+                let is_lost = status == Status::Pending && is_gone;
+                // In this batch, another attempt may have begun after it, or come to its end before.
+                let was_settled = self
+                    .rows
+                    .get(&place)
+                    .is_some_and(|row| row.status != Status::Pending)
+                    || batch.ops.iter().any(|op| {
+                        matches!(op, Op::Settle(Settlement::Answered { ticket, .. })
+                            if (ticket.branch, ticket.seq) == place)
+                    });
+                // A round may carry the state of another question.
+                let differs = !is_same || request.round.is_some();
                 let is_true = match refused.why {
                     Why::Table(Decision::InDoubt) => {
-                        status == Status::Pending && (unanswered || !is_live)
+                        is_lost && (!is_same || !promise.at_least_once)
                     }
-                    Why::Table(Decision::Diverge) => !is_same && status != Status::Pending,
+                    Why::Table(Decision::Abandon) => {
+                        self.seen.abandons += 1;
+                        is_lost
+                            && is_same
+                            && promise.at_least_once
+                            && entry.attempt >= promise.attempts_max
+                    }
+                    Why::Table(Decision::Expired) => {
+                        self.seen.expired += 1;
+                        is_same
+                            && !promise.stores_results
+                            && (was_settled || !matches!(status, Status::Pending | Status::Voided))
+                    }
+                    Why::Table(Decision::Diverge) => {
+                        differs
+                            && (was_settled || status != Status::Pending)
+                            && (!self.forks || request.key.is_some())
+                    }
                     Why::Table(Decision::InFlight) => {
-                        !is_same
+                        self.seen.refused_in_flight += u64::from(is_same);
+                        (!is_same || promise.refuses_in_flight)
                             && is_live
                             && (status == Status::Pending || self.was_running(place))
                     }
-                    Why::Table(Decision::Proceed) => request.is_forwarded,
+                    Why::Table(
+                        Decision::Proceed | Decision::Retry | Decision::NextRound | Decision::Fork,
+                    ) => request.is_forwarded,
                     _ => false,
                 };
                 holds!(
@@ -124,6 +218,31 @@ impl Oracle {
             }
         }
         Ok(())
+    }
+
+    /// Which question a call answers that is let through to a place.
+    fn leg_of(&self, place: (BranchId, Seq), request: &Request) -> Option<usize> {
+        request.round?;
+        let row = self.rows.get(&place)?;
+        match row.status {
+            Status::InputRequired => self.answered.get(&row.fence).copied(),
+            // The round before it was lost, or voided just now.
+            _ => row.serial.and_then(|serial| self.requests[serial].leg),
+        }
+    }
+
+    /// Whether the batch has opened a branch of a workflow.
+    fn has_forked(&self, memory: &MemoryJournal, workflow: usize) -> bool {
+        self.forks
+            && memory.entries().any(|stored| {
+                let serial = stored
+                    .entry
+                    .call_id
+                    .as_deref()
+                    .and_then(Self::serial_of_call_id);
+                !self.owners.contains_key(&stored.entry.branch)
+                    && serial.is_some_and(|serial| self.requests[serial].workflow == workflow)
+            })
     }
 
     /// Before the batch it ran, and an answer could come.
@@ -166,10 +285,7 @@ impl Oracle {
     /// The answer that an attempt stands for.
     pub(super) fn outcome_of(&self, fence: Fence) -> Option<usize> {
         let ruled = self.ruled.get(&fence).copied();
-        ruled.or_else(|| {
-            let serial = self.by_fence.get(&fence)?;
-            self.requests[*serial].answer
-        })
+        ruled.or_else(|| self.answered.get(&fence).copied())
     }
 
     /// A call that says neither seq nor key, or a key that nobody holds, is new: nothing before it
@@ -192,21 +308,28 @@ impl Oracle {
             }
             let Some(other) = row.serial else { continue };
             let before = &self.requests[other];
-            if before.workflow != request.workflow {
-                continue;
-            }
             if let Some(key) = &request.key {
                 let holder = memory
                     .entries()
                     .find(|stored| (stored.entry.branch, stored.entry.seq) == *place)
                     .and_then(|stored| stored.entry.key.as_ref());
                 holds!(
-                    holder.is_none_or(|held| held.key != *key),
+                    holder.is_none_or(|held| held.key != *key || held.window_id != request.scope),
                     "I1 c{serial} is new, and {place:?} holds its key"
                 );
                 continue;
             }
+            if before.workflow != request.workflow || !self.is_visible(request.workflow, *place) {
+                continue;
+            }
             if before.arguments != request.arguments {
+                continue;
+            }
+            let is_begun_anew = memory.entries().any(|stored| {
+                (stored.entry.branch, stored.entry.seq) == *place && stored.entry.fence != row.fence
+            });
+            if is_begun_anew {
+                // It was asked for again in this very batch.
                 continue;
             }
             let is_live = shared.is_live(row.session);
@@ -215,20 +338,28 @@ impl Oracle {
                 && before.is_forwarded
                 && before.answer.is_none()
                 && before.cancel_is_committed;
-            let still_pending = Self::row(memory, *place)?.0 == Status::Pending;
+            // In this batch it may have come to an end, or have been begun anew.
+            let still_pending = memory.entries().any(|stored| {
+                (stored.entry.branch, stored.entry.seq) == *place
+                    && stored.entry.status == Status::Pending
+                    && stored.entry.fence == row.fence
+            });
             match row.status {
                 Status::Pending if !still_pending => {}
                 Status::Pending => {
                     holds!(
-                        is_live && !row.unanswered,
+                        is_live && !row.unanswered || !self.promise.doubts_spread,
                         "G1 c{serial} is new beside the doubt at {place:?}"
                     );
+                    let is_doubt = !is_live || row.unanswered || Self::row(memory, *place)?.2;
                     holds!(
-                        is_waiting && !is_known_cancelled,
+                        is_doubt || is_waiting && !is_known_cancelled,
                         "G2 c{serial} is new beside {place:?}, whose caller gave up"
                     );
                 }
-                Status::Completed | Status::Failed => {
+                // Who brings answers has had its question.
+                Status::InputRequired if request.round.is_some() => {}
+                Status::Completed | Status::Failed | Status::Accepted | Status::InputRequired => {
                     // In this batch, its delivery may have been noted before it was asked for.
                     let delivered_now = memory.entries().any(|stored| {
                         (stored.entry.branch, stored.entry.seq) == *place
@@ -240,11 +371,15 @@ impl Oracle {
                     let age = batch.wall - row.completed_at;
                     let taken = self.redelivered.contains_key(&(batch.life, row.fence));
                     holds!(
-                        row.is_delivered || is_waiting || taken || age >= REDELIVER_WITHIN,
+                        row.is_delivered
+                            || is_waiting
+                            || taken
+                            || age >= REDELIVER_WITHIN
+                            || !self.promise.redelivers,
                         "G3 c{serial} is new beside the undelivered outcome of {place:?}"
                     );
                 }
-                Status::InputRequired | Status::Accepted | Status::Voided | Status::Denied => {}
+                Status::Voided | Status::Denied => {}
             }
         }
         Ok(())

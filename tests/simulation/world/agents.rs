@@ -11,11 +11,7 @@ impl World<'_> {
             return Ok(());
         };
         if self.random.chance(self.plan.agent_crash) {
-            self.coverage.agent_crashes += 1;
-            tell!(self, "a{agent} crashes");
-            self.lives[life].client_broken = true;
-            self.lives[life].client_eof = true;
-            self.detach(agent);
+            self.agent_crashes(agent);
             return Ok(());
         }
         if self.random.chance(self.plan.end_of_input) {
@@ -30,6 +26,9 @@ impl World<'_> {
         if self.random.chance(self.plan.cancel * 3) && !self.agents[agent].open.is_empty() {
             return self.cancel(agent, life);
         }
+        if self.random.chance(self.plan.tasks) && self.poll(agent, life) {
+            return Ok(());
+        }
         if self.random.chance(200) {
             let number = self.agents[agent].pings;
             self.agents[agent].pings += 1;
@@ -43,6 +42,17 @@ impl World<'_> {
         Ok(())
     }
 
+    pub(super) fn agent_crashes(&mut self, agent: usize) {
+        let Some(life) = self.agents[agent].life else {
+            return;
+        };
+        self.coverage.agent_crashes += 1;
+        tell!(self, "a{agent} crashes");
+        self.lives[life].client_broken = true;
+        self.lives[life].client_eof = true;
+        self.detach(agent);
+    }
+
     pub(super) fn start(&mut self, agent: usize) {
         let life = self.lives.len();
         self.store.borrow_mut().lives.push(Alive {
@@ -54,7 +64,7 @@ impl World<'_> {
             life,
             drawn: 0,
         };
-        let options = GuardOptions::default();
+        let options = self.plan.guard_options(agent);
         let guard = Guard::new(
             SimJournal::new(&self.store),
             around,
@@ -85,17 +95,23 @@ impl World<'_> {
             is_finishing: false,
             passing_up: VecDeque::new(),
             passing_down: VecDeque::new(),
+            polls: Vec::new(),
             cancels_new: Vec::new(),
             cancels_taken: Vec::new(),
         });
         self.coverage.lives += 1;
         tell!(self, "a{agent} starts p{life}");
+        let forgets = self.random.chance(500);
+        let resumes = self.plan.resumes;
         let agent = &mut self.agents[agent];
+        if forgets {
+            agent.rounds.clear();
+        }
         agent.life = Some(life);
         agent.lives += 1;
         agent.open.clear();
         agent.todo = (0..self.plan.calls)
-            .filter(|call| agent.mode != Mode::Bare || !agent.done[*call])
+            .filter(|call| agent.mode != Mode::Bare || resumes || !agent.done[*call])
             .collect();
     }
 
@@ -108,12 +124,16 @@ impl World<'_> {
         if self.agents[agent].open.len() >= self.plan.pipeline {
             return;
         }
+        if let Some(follow_up) = self.agents[agent].rounds.pop_front() {
+            self.send_call(agent, life, follow_up.call, Some(follow_up));
+            return;
+        }
         // Some ask twice while the first still runs.
         let again = (!self.is_calm && self.random.chance(60))
             .then(|| self.agents[agent].open.first().copied())
             .flatten();
         let next = match again {
-            Some(open) => Some(self.call_of(open)),
+            Some(open) => Some(self.oracle.requests[open].call),
             None => self.agents[agent].todo.pop_front(),
         };
         let Some(call) = next else { return };
@@ -122,6 +142,10 @@ impl World<'_> {
             let version = self.random.below(2);
             self.agents[agent].versions[call] = version;
         }
+        self.send_call(agent, life, call, None);
+    }
+
+    fn send_call(&mut self, agent: usize, life: usize, call: usize, follow_up: Option<FollowUp>) {
         let names_a_place = self.agents[agent].mode != Mode::Bare;
         let duplicate =
             (!self.is_calm && names_a_place && self.random.chance(self.plan.duplicate_id))
@@ -153,7 +177,10 @@ impl World<'_> {
         let (mode, workflow) = (*mode, *workflow);
         // Two of the calls of an agent that names none are equal.
         let shown = if mode == Mode::Bare { call / 2 } else { call };
-        let arguments = format!("{{\"n\":{shown},\"v\":{}}}", versions[call]);
+        let first = format!("{{\"n\":{shown},\"v\":{}}}", versions[call]);
+        let arguments = follow_up
+            .as_ref()
+            .map_or(first, |round| round.arguments.clone());
         let seq = matches!(mode, Mode::Seq | Mode::Both).then_some(call as u64 + 1);
         let key = matches!(mode, Mode::Key | Mode::Both).then(|| format!("k{call}"));
         let mut meta =
@@ -164,9 +191,21 @@ impl World<'_> {
         if let Some(key) = &key {
             meta.push_str(&format!(",\"checkpoint_key\":\"{key}\""));
         }
+        if self.plan.is_stateless {
+            meta.push_str(",\"io.modelcontextprotocol/protocolVersion\":\"2026-07-28\"");
+        }
+        // The policy makes one of those that bring none.
+        let key = key.or_else(|| {
+            self.plan
+                .promise
+                .derives_key
+                .then(|| format!("k{{{shown}}}"))
+        });
+        let (more, round) = follow_up.map_or_else(Default::default, |round| self.round(&round));
         let line = format!(
-            "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"tools/call\",\"params\":{{\"name\":\"t\",\"arguments\":{arguments},\"_meta\":{{{meta}}}}}}}\n"
+            "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"tools/call\",\"params\":{{\"name\":\"t\",\"arguments\":{arguments},{more}\"_meta\":{{{meta}}}}}}}\n"
         );
+        let scope = self.plan.scope(agent, workflow);
         tell!(
             self,
             "a{agent} calls c{serial} id {id} {mode:?} {arguments} in p{life}"
@@ -175,20 +214,28 @@ impl World<'_> {
             life,
             id: id.clone(),
             workflow,
+            call,
             arguments,
             seq,
             key,
+            scope,
+            round,
+            leg: None,
             line: line.clone().into_bytes(),
             is_read: false,
             is_cancelled: false,
+            cancelled_running: false,
             cancel_seen: false,
             cancel_is_committed: false,
             replies: 0,
             is_forwarded: false,
             said_not_started: false,
             reached: false,
+            ever_reached: false,
             effects: 0,
+            is_again: false,
             grant: None,
+            regrant: None,
             answer: None,
             answered_cancelled: false,
             answered_closed: false,
@@ -222,25 +269,10 @@ impl World<'_> {
         self.lives[life].inbox.push_back(line.into_bytes());
         if self.random.chance(600) {
             // It gave up, and asks again.
-            let call = self.call_of(serial);
+            let call = self.oracle.requests[serial].call;
             self.agents[agent].todo.push_front(call);
         }
         Ok(())
-    }
-
-    pub(super) fn call_of(&self, serial: usize) -> usize {
-        let request = &self.oracle.requests[serial];
-        match (request.seq, &request.key) {
-            (Some(seq), _) => usize::try_from(seq).unwrap() - 1,
-            (None, Some(key)) => key[1..].parse().unwrap(),
-            (None, None) => {
-                let shown: usize = between(&request.arguments, "\"n\":", ",")
-                    .unwrap()
-                    .parse()
-                    .unwrap();
-                (shown * 2).min(self.plan.calls - 1)
-            }
-        }
     }
 
     /// A line arrives at the agent.
@@ -259,7 +291,10 @@ impl World<'_> {
         };
         self.agents[agent].open.remove(at);
         let is_outcome = line.contains('#');
-        let call = self.call_of(serial);
+        let call = self.oracle.requests[serial].call;
+        if let Some(token) = token_of(line) {
+            self.answered_with(agent, serial, token);
+        }
         if is_outcome {
             self.agents[agent].done[call] = true;
         } else {

@@ -19,6 +19,7 @@ impl World<'_> {
                         if self.lives[life].client_eof {
                             // It will not be heard again: it waits for what it gets.
                         } else if self.agents[agent].todo.is_empty()
+                            && self.agents[agent].rounds.is_empty()
                             && self.agents[agent].open.is_empty()
                         {
                             self.lives[life].client_eof = true;
@@ -67,6 +68,7 @@ impl World<'_> {
         for _ in 0..3 {
             if self.lives[number].upstream.is_alive {
                 self.upstream_reads(number)?;
+                self.job_goes_on(number)?;
                 let tasks = self.lives[number].upstream.tasks.len();
                 for at in (0..tasks).rev() {
                     if at < self.lives[number].upstream.tasks.len() {

@@ -38,6 +38,8 @@ impl World<'_> {
         if life.upstream.is_alive {
             life.upstream.is_alive = false;
             life.upstream.tasks.clear();
+            life.upstream.jobs.clear();
+            life.upstream.waiting.clear();
             tell!(self, "p{number}'s upstream {how}");
         }
         let life = &mut self.lives[number];
@@ -47,6 +49,12 @@ impl World<'_> {
     }
 
     pub(super) fn power_cut(&mut self) -> Check {
+        let keeps = self.random.chance(400);
+        self.power_goes(keeps)
+    }
+
+    /// The power goes; what was not synced is lost, or happens to be kept.
+    pub(super) fn power_goes(&mut self, keeps: bool) -> Check {
         self.coverage.power_cuts += 1;
         tell!(self, "the power goes");
         for number in 0..self.lives.len() {
@@ -54,13 +62,14 @@ impl World<'_> {
             life.is_alive = false;
             life.upstream.is_alive = false;
             life.upstream.tasks.clear();
+            life.upstream.jobs.clear();
+            life.upstream.waiting.clear();
             life.batch = Batch::None;
             self.store.borrow_mut().lives[number] = Alive::default();
         }
         for agent in 0..self.agents.len() {
             self.detach(agent);
         }
-        let keeps = self.random.chance(400);
         let mut shared = self.store.borrow_mut();
         if let Some(durable) = shared.durable.take()
             && !keeps
@@ -76,6 +85,8 @@ impl World<'_> {
         let _ = highest;
         shared.owners.clear();
         shared.mark = 0;
+        shared.boot += 1;
+        shared.uptime = Duration::ZERO;
         Ok(())
     }
 }

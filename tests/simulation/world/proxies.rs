@@ -25,7 +25,7 @@ impl World<'_> {
             let serial: usize = serial.ok_or("no call id")?;
             self.oracle.cancel_read(serial);
             life.cancels_new.push(serial);
-        } else {
+        } else if !(text.contains("\"id\":\"poll") && life.session.phase().is_upstream_ended()) {
             life.passing_up.push_back(line.clone());
         }
         life.session.client_line(line);
@@ -39,12 +39,22 @@ impl World<'_> {
             return Ok(());
         };
         let text = String::from_utf8_lossy(&line).into_owned();
-        if let Some(token) = token_of(&text) {
+        let is_about_task =
+            text.starts_with("{\"jsonrpc\":\"2.0\",\"method\"") || text.contains("\"id\":\"poll");
+        if is_about_task {
+            life.passing_down.push_back(line.clone());
+            if let Some(token) = token_of(&text) {
+                self.oracle.ends_read.insert(token);
+            } else if text.contains("\"status\":\"failed\"") {
+                self.oracle.failures_read.extend(
+                    between(&text, "\"createdAt\":\"t", "\"")
+                        .and_then(|handle| handle.parse::<usize>().ok()),
+                );
+            }
+        } else if let Some(token) = token_of(&text) {
             let id = between(&text, "\"id\":", ",").ok_or("no id")?;
             let closed = life.is_input_closed;
             self.oracle.answer_read(number, id, token, closed);
-        } else {
-            life.passing_down.push_back(line.clone());
         }
         tell!(self, "p{number} reads {}", text.trim_end());
         self.lives[number].session.upstream_line(line, now);
@@ -84,16 +94,33 @@ impl World<'_> {
     }
 
     pub(super) fn fault(&mut self) -> Fault {
-        if self.is_calm || !self.random.chance(self.plan.journal_fault) {
+        if let Some(fault) = self.next_fault.take() {
+            return fault;
+        }
+        let full = JournalError::Full;
+        if self.is_calm {
+            return Fault::None;
+        }
+        if self.full_until.is_some_and(|until| self.now < until) {
+            return Fault::Begin(full);
+        }
+        if !self.random.chance(self.plan.journal_fault) {
             return Fault::None;
         }
         self.coverage.journal_faults += 1;
         let busy = JournalError::Busy;
-        let full = JournalError::Full;
         let failed = JournalError::Failed("a fault".into());
         match self.random.below(12) {
             0..=2 => Fault::Begin(busy),
-            3 => Fault::Begin(full),
+            3 => {
+                // A disk that is full stays so for a while.
+                if self.random.chance(600) {
+                    self.coverage.full_disks += 1;
+                    let for_ms = 2500 + self.random.below(4000) as u64;
+                    self.full_until = Some(self.now + Duration::from_millis(for_ms));
+                }
+                Fault::Begin(full)
+            }
             4 => Fault::Begin(JournalError::ReadOnly("a fault".into())),
             5 => Fault::At(self.random.below(3), full),
             6 => Fault::At(self.random.below(3), failed),
@@ -246,6 +273,7 @@ impl World<'_> {
                     && piped.start < written
                 {
                     self.oracle.requests[serial].reached = true;
+                    self.oracle.requests[serial].ever_reached = true;
                 }
             }
         }
@@ -262,10 +290,10 @@ impl World<'_> {
             return Ok(());
         }
         let left = usize::try_from(life.to_client.pushed - life.to_client.written).unwrap();
-        let bytes = if self.is_calm || self.random.chance(800) {
-            left
-        } else {
+        let bytes = if !self.is_calm && self.random.chance(200) {
             self.random.below(left + 1)
+        } else {
+            left
         };
         life.to_client.written += bytes as u64;
         let written = life.to_client.written;
@@ -295,7 +323,12 @@ impl World<'_> {
                 self.oracle
                     .forwarded(&shared, number, session, serial, &line)?;
                 self.coverage.forwards += 1;
-            } else if !text.contains("notifications/cancelled") {
+            } else if text.contains("notifications/cancelled") {
+                // To one that has ended, nothing goes.
+                if !self.lives[number].session.phase().is_upstream_ended() {
+                    self.oracle.cancel_passes(number, &text)?;
+                }
+            } else {
                 let expected = self.lives[number].passing_up.pop_front();
                 if expected.as_ref() != Some(&line) {
                     return Err(format!("I9 {text} passes out of order or changed"));
@@ -332,6 +365,8 @@ impl World<'_> {
                 let shared = shared.borrow();
                 delivers = self.oracle.replied(&shared, serial, &text, is_faulted)?;
                 self.coverage.replies += 1;
+            } else if let Some(at) = self.poll_without_upstream(number, &text) {
+                self.lives[number].polls.remove(at);
             } else {
                 let passing = &mut self.lives[number].passing_down;
                 let expected = passing.pop_front();
@@ -347,6 +382,17 @@ impl World<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Which request about a task it is that the proxy answers, since its upstream is gone.
+    fn poll_without_upstream(&self, number: usize, text: &str) -> Option<usize> {
+        let life = &self.lives[number];
+        if !text.contains("\"message\":\"checkpoint: ") || !life.session.phase().is_upstream_ended()
+        {
+            return None;
+        }
+        let id = between(text, "\"id\":", ",")?;
+        life.polls.iter().position(|poll| poll == id)
     }
 
     pub(super) fn tick(&mut self, number: usize) -> Check {
@@ -379,7 +425,7 @@ impl World<'_> {
         }
         if self.lives[number].is_input_closed
             && self.lives[number].upstream.is_alive
-            && (self.is_calm || self.random.chance(150))
+            && (self.is_calm || self.random.is_quiet() || self.random.chance(150))
         {
             // The ladder's last step.
             self.end_upstream(number, "is killed");

@@ -25,6 +25,7 @@ impl World<'_> {
                 upstream.output.push_back(line.into_bytes());
                 Ok(())
             }
+            5 if !self.lives[number].upstream.jobs.is_empty() => self.job_goes_on(number),
             _ if tasks > 0 => {
                 let task = self.random.below(tasks);
                 self.task_goes_on(number, task)
@@ -70,13 +71,19 @@ impl World<'_> {
         if text.contains("notifications/cancelled") {
             let serial: Option<usize> =
                 between(text, "\"c\":\"c", "\"").and_then(|text| text.parse().ok());
+            // A proxy that was fenced cancels by the id alone.
+            let id = between(text, "\"requestId\":", ",");
             let tasks = &mut self.lives[number].upstream.tasks;
-            if let Some(task) = tasks
-                .iter_mut()
-                .find(|task| Some(task.serial) == serial && task.answers == 0)
-            {
+            if let Some(task) = tasks.iter_mut().find(|task| {
+                let is_it = serial.map_or(Some(&*task.id) == id, |serial| task.serial == serial);
+                is_it && task.answers == 0
+            }) {
                 task.is_cancelled = true;
             }
+            return;
+        }
+        if text.contains("\"method\":\"tasks/") {
+            self.poll_taken(number, text);
             return;
         }
         if !text.contains("\"tools/call\"") {
@@ -98,8 +105,22 @@ impl World<'_> {
                 Habit::DieBefore,
                 Habit::DieAfter,
             ])
+        } else if self.random.chance(self.plan.rounds)
+            && (!(text.contains("\"requestState\"") || text.contains("\"inputResponses\""))
+                || !self.is_calm && self.random.chance(300))
+        {
+            Habit::Ask
+        } else if self.random.chance(self.plan.tasks) {
+            Habit::Accept
         } else {
-            Habit::Answer
+            self.plan.habit
+        };
+        let habit = match habit {
+            Habit::Twice if self.plan.answers_once => Habit::Answer,
+            Habit::Ask if self.random.is_quiet() && text.contains("\"requestState\"") => {
+                Habit::Answer
+            }
+            habit => habit,
         };
         tell!(self, "p{number}'s upstream takes c{serial} ({habit:?})");
         self.lives[number].upstream.tasks.push(Task {
@@ -125,7 +146,10 @@ impl World<'_> {
             }
             return Ok(());
         }
-        let skips = matches!(habit, Habit::ErrorBefore | Habit::NotExecuted);
+        let skips = matches!(
+            habit,
+            Habit::ErrorBefore | Habit::NotExecuted | Habit::Accept
+        );
         if !task.is_done && !skips {
             if habit == Habit::DieBefore {
                 self.end_upstream(number, "dies before the effect");
@@ -152,7 +176,13 @@ impl World<'_> {
             }
             _ => {}
         }
+        if habit == Habit::Accept {
+            self.lives[number].upstream.tasks.remove(at);
+            self.job_begins(number, serial, &id);
+            return Ok(());
+        }
         let kind = match habit {
+            Habit::Ask => Kind::Question,
             Habit::ErrorAfter | Habit::ErrorBefore => Kind::Error,
             Habit::NotExecuted => Kind::NotExecuted,
             _ => Kind::Result,
@@ -172,30 +202,47 @@ impl World<'_> {
 
     pub(super) fn answer(&mut self, number: usize, serial: usize, id: &str, kind: Kind) {
         let token = self.oracle.answers.len();
-        let (member, body) = match kind {
+        let mut answer = Answer::new(serial, String::new(), kind);
+        answer.body = match kind {
             Kind::Result | Kind::Operator => {
-                let is_error = self.random.chance(200);
-                let body = format!(
-                    "{{\"content\":[{{\"type\":\"text\",\"text\":\"#{token}#\"}}],\"isError\":{is_error}}}"
-                );
-                ("result", body)
+                answer.is_error = self.plan.habit == Habit::ToolError || self.random.chance(200);
+                format!(
+                    "{{{}\"content\":[{{\"type\":\"text\",\"text\":\"#{token}#\"}}],\"isError\":{}}}",
+                    self.result_type(),
+                    answer.is_error
+                )
             }
-            Kind::Error => (
-                "error",
-                format!("{{\"code\":-32603,\"message\":\"#{token}#\"}}"),
-            ),
-            Kind::NotExecuted => (
-                "error",
-                format!("{{\"code\":-32042,\"message\":\"#{token}#\"}}"),
-            ),
-            Kind::Closed => (
-                "error",
-                format!("{{\"code\":-32000,\"message\":\"#{token}#\"}}"),
-            ),
+            Kind::Question => {
+                answer.has_state = !self.random.chance(300);
+                answer.has_inputs = !answer.has_state || self.random.chance(700);
+                let mut body = format!("{{\"resultType\":\"input_required\",\"x\":\"#{token}#\"");
+                if answer.has_inputs {
+                    body.push_str(",\"inputRequests\":{\"q\":{\"method\":\"roots/list\"}}");
+                }
+                if answer.has_state {
+                    body.push_str(&format!(",\"requestState\":\"s{token}\""));
+                }
+                body + "}"
+            }
+            Kind::Error => format!("{{\"code\":-32603,\"message\":\"#{token}#\"}}"),
+            Kind::NotExecuted => format!("{{\"code\":-32042,\"message\":\"#{token}#\"}}"),
+            Kind::Closed => format!("{{\"code\":-32000,\"message\":\"#{token}#\"}}"),
+            Kind::Handle => return,
         };
-        let line = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"{member}\":{body}}}\n");
-        self.oracle.answers.push(Answer { serial, body, kind });
-        self.coverage.answered(kind);
+        self.gives(number, id, answer);
+    }
+
+    pub(super) fn gives(&mut self, number: usize, id: &str, answer: Answer) {
+        let member = match answer.kind {
+            Kind::Result | Kind::Operator | Kind::Question | Kind::Handle => "result",
+            Kind::Error | Kind::NotExecuted | Kind::Closed => "error",
+        };
+        let line = format!(
+            "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"{member}\":{}}}\n",
+            answer.body
+        );
+        self.coverage.answered(answer.kind);
+        self.oracle.answers.push(answer);
         if self.lives[number].is_alive {
             self.lives[number]
                 .upstream

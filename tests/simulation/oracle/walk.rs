@@ -1,0 +1,139 @@
+//! The walk of `--resume`, told from the rows and from what each life was let through to.
+
+use super::*;
+
+/// How far a life has walked.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Walk {
+    taken: BTreeSet<Seq>,
+    is_over: bool,
+}
+
+impl Oracle {
+    /// W1 to W3: a call that names nothing means the first entry that is left; an equal one beyond
+    /// it only where both ran together, or where that first one never ran; past the end it is new.
+    pub(super) fn walked(
+        &mut self,
+        memory: &MemoryJournal,
+        batch: &Batch<'_>,
+        serial: usize,
+        admission: &Admission,
+        is_first: bool,
+    ) -> Check {
+        let request = &self.requests[serial];
+        let workflow = request.workflow;
+        let met = match &admission.verdict {
+            AdmissionVerdict::Run(ticket, _) => Some((ticket.branch, ticket.seq)),
+            AdmissionVerdict::Join { ticket, .. } => Some((ticket.branch, ticket.seq)),
+            AdmissionVerdict::Replay(replay) => Some((replay.entry.branch, replay.entry.seq)),
+            AdmissionVerdict::Refuse(refused) => refused
+                .entry
+                .as_ref()
+                .map(|entry| (entry.branch, entry.seq)),
+        };
+        let is_refused = matches!(admission.verdict, AdmissionVerdict::Refuse(_));
+        let is_run = matches!(admission.verdict, AdmissionVerdict::Run(..));
+        let mut walk = self.walks.get(&batch.life).cloned().unwrap_or_default();
+        let mut left: Vec<((BranchId, Seq), Row)> = self
+            .rows
+            .iter()
+            .filter(|(place, _)| {
+                self.is_visible(workflow, **place) && !walk.taken.contains(&place.1)
+            })
+            .map(|(place, row)| (*place, row.clone()))
+            .collect();
+        left.sort_by_key(|(place, _)| place.1);
+        let is_answer = self.open_question(batch.life, request);
+        let is_told = is_first
+            && batch
+                .ops
+                .iter()
+                .filter(|op| matches!(op, Op::Admit(_)))
+                .count()
+                == 1;
+        let is_same = |row: &Row| {
+            Self::arguments_of(memory, row.fence) == request.arguments
+                || self.arguments_before(row) == Some(&request.arguments)
+        };
+        if is_answer {
+            // A round says itself which question it answers.
+        } else if walk.is_over || left.is_empty() {
+            if !walk.is_over {
+                self.seen.walks_ended += 1;
+            }
+            walk.is_over = true;
+            if is_told && is_run {
+                holds!(
+                    self.promise.at_least_once
+                        || met.is_some_and(|place| !self.rows.contains_key(&place)),
+                    "W3 c{serial} came after the end and runs at {met:?}"
+                );
+            }
+        } else if !is_told {
+            // Others in the batch may have changed what it met; what never ran is passed over.
+            let (first, row) = &left[0];
+            if row.status == Status::Voided
+                && left[1..].iter().any(|(place, _)| met == Some(*place))
+            {
+                walk.taken.insert(first.1);
+            }
+        } else {
+            let (first, row) = &left[0];
+            let mut expected = *first;
+            if !is_same(row) {
+                let is_voided = row.status == Status::Voided;
+                let other = left[1..]
+                    .iter()
+                    .take_while(|(_, next)| {
+                        is_voided || row.completed_at == 0 || next.created_at < row.completed_at
+                    })
+                    .find(|(_, next)| is_same(next));
+                if let Some((place, _)) = other {
+                    self.seen.walked_out_of_order += 1;
+                    expected = *place;
+                    if is_voided {
+                        walk.taken.insert(first.1);
+                    }
+                }
+            }
+            self.seen.walked += 1;
+            let is_branch = met.is_some_and(|met| !self.owners.contains_key(&met.0));
+            let is_it = met == Some(expected)
+                || (is_run && is_branch && met.is_some_and(|met| met.1 == expected.1));
+            holds!(
+                is_it,
+                "W1 c{serial} means {expected:?} by its turn, and was taken for {met:?}"
+            );
+        }
+        if let Some(place) = met.filter(|_| !is_refused) {
+            walk.taken.insert(place.1);
+        }
+        self.walks.insert(batch.life, walk);
+        Ok(())
+    }
+
+    fn arguments_before(&self, row: &Row) -> Option<&String> {
+        row.serial.map(|serial| &self.requests[serial].arguments)
+    }
+
+    /// Whether a round answers a question that stands.
+    fn open_question(&self, life: usize, request: &Request) -> bool {
+        let Some(state) = request.round else {
+            return false;
+        };
+        self.rows.iter().any(|(place, row)| {
+            let is_open = row.status == Status::InputRequired
+                && self.owners.get(&place.0) == Some(&request.workflow)
+                && self.arguments_before(row) == Some(&request.arguments);
+            let asked = self.answered.get(&row.fence).copied();
+            let is_it = match state {
+                Some(token) => asked == Some(token),
+                None => self
+                    .asked
+                    .get(&life)
+                    .is_some_and(|asked| asked.contains(&row.fence)),
+            };
+            is_open && is_it
+        })
+    }
+}
