@@ -62,6 +62,8 @@ pub(crate) struct Request {
     /// A batch that was taken after that has been committed.
     pub(crate) cancel_is_committed: bool,
     pub(crate) replies: u32,
+    /// What it got was an outcome and no refusal.
+    pub(crate) got_outcome: bool,
     pub(crate) is_forwarded: bool,
     pub(crate) said_not_started: bool,
     /// The pipe took a byte of it, under the reservation that it has and under any.
@@ -245,7 +247,7 @@ impl Oracle {
                 let taker = self.redelivered.remove(&(batch.life, ticket.fence));
                 let taker = taker.ok_or("D2 what nobody took is kept")?;
                 holds!(
-                    self.requests[taker].replies == 0,
+                    !self.requests[taker].got_outcome,
                     "D2 c{taker} was answered with what is kept for another one"
                 );
             }
@@ -560,6 +562,7 @@ impl Oracle {
             }
             return Ok(None);
         };
+        request.got_outcome = true;
         let answer = &self.answers[token];
         let given = &self.requests[answer.serial];
         let request = &self.requests[serial];

@@ -228,6 +228,7 @@ impl World<'_> {
             cancel_seen: false,
             cancel_is_committed: false,
             replies: 0,
+            got_outcome: false,
             is_forwarded: false,
             said_not_started: false,
             reached: false,
