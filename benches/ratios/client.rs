@@ -15,6 +15,9 @@ use crate::roles::{LOG_BYTES, START};
 /// How long an answer may take before the run is given up.
 const PATIENCE_MS: u16 = 60_000;
 
+/// How much of a line is looked at.
+const HEAD_BYTES: usize = 512;
+
 /// What stands between the driver and the upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Between {
@@ -28,6 +31,8 @@ pub(crate) enum Between {
     Pass,
     /// `checkpoint` with this journal.
     Journal(PathBuf),
+    /// A thin proxy of others: its command, to which the upstream's is added.
+    Thin(Vec<String>),
 }
 
 /// A process that answers calls.
@@ -38,6 +43,8 @@ pub(crate) struct Peer {
     read: Vec<u8>,
     /// What was read and ends in no line end yet: only how long it is, and its first bytes.
     begun: Vec<u8>,
+    /// The first bytes of the last whole line.
+    last: Vec<u8>,
     line: Vec<u8>,
     next_id: u64,
     pad: Vec<u8>,
@@ -119,6 +126,12 @@ impl Peer {
                 command.arg("--").arg(&me).args(["--role", "echo"]);
                 command
             }
+            Between::Thin(words) => {
+                let (program, args) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+                let mut command = Command::new(program);
+                command.args(args).arg(&me).args(["--role", "echo"]);
+                command
+            }
         };
         if let Some(bytes) = result_bytes {
             command.arg(bytes.to_string());
@@ -138,6 +151,7 @@ impl Peer {
             output,
             read: vec![0; 1 << 20],
             begun: Vec::new(),
+            last: Vec::new(),
             line: Vec::new(),
             next_id: 1,
             pad: Vec::new(),
@@ -160,6 +174,17 @@ impl Peer {
         note.push(b'\n');
         self.exchange(note, 0)?;
         Ok(())
+    }
+
+    /// Makes one call and checks that its own text comes back.
+    pub(crate) fn probe(&mut self, load: Load) -> io::Result<()> {
+        let text = format!("\"{:010}", self.next_id);
+        self.sequential(load, 1)?;
+        if memchr::memmem::find(&self.last, text.as_bytes()).is_some() {
+            return Ok(());
+        }
+        let found = String::from_utf8_lossy(&self.last);
+        Err(io::Error::other(format!("another answer: {found}")))
     }
 
     /// Makes `count` calls, one at a time, and returns how long each took.
@@ -265,18 +290,21 @@ impl Peer {
         let mut rest = &self.read[..count];
         let mut lines = 0;
         while let Some(at) = memchr::memchr(b'\n', rest) {
-            let room = 64_usize.saturating_sub(self.begun.len());
+            let room = HEAD_BYTES.saturating_sub(self.begun.len());
             self.begun.extend_from_slice(&rest[..at.min(room)]);
-            // A refusal would be quick, and no answer.
-            if memchr::memmem::find(&self.begun, b"\"result\":{\"").is_none() {
+            let has = |part: &[u8]| memchr::memmem::find(&self.begun, part).is_some();
+            // A refusal would be quick, and no answer. What is only told counts for nothing.
+            if has(b"\"result\":{\"") && !has(b"\"isError\":true") {
+                lines += 1;
+            } else if !has(b"\"method\":\"notifications/") {
                 let text = String::from_utf8_lossy(&rest[..at.min(400)]).into_owned();
                 return Err(io::Error::other(format!("no result: {text}")));
             }
+            std::mem::swap(&mut self.begun, &mut self.last);
             self.begun.clear();
-            lines += 1;
             rest = &rest[at + 1..];
         }
-        let room = 64_usize.saturating_sub(self.begun.len());
+        let room = HEAD_BYTES.saturating_sub(self.begun.len());
         self.begun.extend_from_slice(&rest[..rest.len().min(room)]);
         Ok(lines)
     }

@@ -7,13 +7,15 @@ use std::time::{Duration, Instant};
 
 use crate::Plan;
 use crate::client::{Between, Load, Peer};
+use crate::large::{commands, long_session};
+use crate::peers::peers;
 use crate::stats::{Goal, Spread, Table, at, p50};
 
 /// One group.
 pub(crate) type Group = fn(&Plan, &mut Table) -> io::Result<()>;
 
 /// All groups, by name.
-pub(crate) const ALL: [(&str, Group); 11] = [
+pub(crate) const ALL: [(&str, Group); 14] = [
     ("100b", |plan, table| sequential(plan, table, 100, "100 B")),
     ("10kb", |plan, table| {
         sequential(plan, table, 10_000, "10 KB")
@@ -27,14 +29,17 @@ pub(crate) const ALL: [(&str, Group); 11] = [
     ("calls", system_calls),
     ("memory", memory),
     ("growth", growth),
+    ("peers", peers),
+    ("commands", commands),
+    ("long", long_session),
 ];
 
 /// Calls of a round; thirty rounds make ten thousand.
-const CALLS: usize = 334;
+pub(crate) const CALLS: usize = 334;
 
 /// Lets each of `seats` have its turn in each round, in an order that rotates, and returns what
 /// each turn gave: `[seat][round]`.
-fn rounds<S, T>(
+pub(crate) fn rounds<S, T>(
     count: usize,
     seats: &mut [S],
     mut turn: impl FnMut(&mut S) -> io::Result<T>,
@@ -50,7 +55,12 @@ fn rounds<S, T>(
 }
 
 /// Returns the spread of the in-round ratios of one seat to another.
-fn ratio<T>(found: &[Vec<T>], seat: usize, base: usize, value: impl Fn(&T) -> f64) -> Spread {
+pub(crate) fn ratio<T>(
+    found: &[Vec<T>],
+    seat: usize,
+    base: usize,
+    value: impl Fn(&T) -> f64,
+) -> Spread {
     Spread::of(
         found[seat]
             .iter()
@@ -59,11 +69,11 @@ fn ratio<T>(found: &[Vec<T>], seat: usize, base: usize, value: impl Fn(&T) -> f6
     )
 }
 
-fn journal(plan: &Plan, name: &str) -> Between {
+pub(crate) fn journal(plan: &Plan, name: &str) -> Between {
     Between::Journal(plan.folder.join(format!("{name}.db")))
 }
 
-fn synced(plan: &Plan) -> Between {
+pub(crate) fn synced(plan: &Plan) -> Between {
     Between::Synced(plan.folder.join("synced.log"))
 }
 
@@ -227,7 +237,7 @@ fn in_flight(plan: &Plan, table: &mut Table) -> io::Result<()> {
 
 /// Makes a journal of so many entries, with a `checkpoint` of its own on a file system in memory
 /// where there is one, and returns where it is.
-fn seed(plan: &Plan, entries: u64) -> io::Result<PathBuf> {
+pub(crate) fn seed(plan: &Plan, entries: u64) -> io::Result<PathBuf> {
     let wanted = plan.folder.join(format!("seeded{entries}.db"));
     if wanted.exists() {
         return Ok(wanted);
@@ -238,14 +248,23 @@ fn seed(plan: &Plan, entries: u64) -> io::Result<PathBuf> {
     let count = usize::try_from(entries).map_err(io::Error::other)?;
     peer.pipelined(Load::in_order(100, entries), count, 256)?;
     peer.end()?;
-    // Its mark goes along; a closed journal has no log.
-    for name in std::fs::read_dir(memory.path())? {
-        let name = name?.file_name().to_string_lossy().into_owned();
-        let copy = name.replace("seed.db", &format!("seeded{entries}.db"));
-        std::fs::copy(memory.path().join(&name), plan.folder.join(copy))?;
-    }
-    std::fs::File::open(&wanted)?.sync_all()?;
+    copy_journal(&made, &plan.folder, &format!("seeded{entries}.db"))?;
     Ok(wanted)
+}
+
+/// Copies a closed journal, which has no log, with the mark beside it.
+pub(crate) fn copy_journal(from: &Path, folder: &Path, name: &str) -> io::Result<()> {
+    let place = from.parent().zip(from.file_name());
+    let (from_folder, from_name) = place.ok_or(io::ErrorKind::InvalidInput)?;
+    let from_name = from_name.to_string_lossy();
+    for file in std::fs::read_dir(from_folder)? {
+        let file = file?.file_name().to_string_lossy().into_owned();
+        if file.contains(&*from_name) {
+            let copy = file.replace(&*from_name, name);
+            std::fs::copy(from_folder.join(&file), folder.join(copy))?;
+        }
+    }
+    std::fs::File::open(folder.join(name))?.sync_all()
 }
 
 fn memory_folder() -> io::Result<tempfile::TempDir> {
@@ -541,10 +560,6 @@ fn growth(plan: &Plan, table: &mut Table) -> io::Result<()> {
         "x payload",
         Goal::Most(1.01),
         times,
-    );
-    table.not_run(
-        "peers (thin proxies on SDKs)",
-        "none is a dependency of this package",
     );
     Ok(())
 }

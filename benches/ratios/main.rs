@@ -5,7 +5,7 @@
 //! round. Absolute figures of a shared machine tell little; quartiles that lie far apart are
 //! called so instead of being judged.
 //!
-//! Flags after `--`: `--quick` (fewer rounds), `--full` (also a journal of 10^6 entries),
+//! Flags after `--`: `--quick` (fewer rounds), `--full` (also 10^6 entries, and 10^6 calls),
 //! `--only NAME,…` (some of the groups), `--dir PATH` (where the journals and logs are).
 
 #![expect(
@@ -15,6 +15,14 @@
 
 mod client;
 mod groups;
+#[expect(
+    dead_code,
+    reason = "it belongs to the tests of peers, which use all of it"
+)]
+#[path = "../../tests/peers/install.rs"]
+mod install;
+mod large;
+mod peers;
 mod roles;
 mod stats;
 

@@ -12,6 +12,8 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use crate::peers;
+
 /// The first bytes of every line that the driver and the upstream write; the id follows.
 pub(crate) const START: &[u8] = br#"{"jsonrpc":"2.0","id":"#;
 
@@ -26,6 +28,8 @@ pub(crate) fn run(name: &str, words: &[String]) -> io::Result<()> {
     match name {
         "echo" => echo(words.first().and_then(|word| word.parse().ok())),
         "relay" => relay(words),
+        "rust-sdk" => peers::rust_proxy(words, true),
+        "rust-sdk-stdio" => peers::rust_proxy(words, false),
         _ => Err(io::Error::other(format!("no role {name}"))),
     }
 }
@@ -76,36 +80,79 @@ impl<T: AsFd> Write for RawOut<'_, T> {
     }
 }
 
+/// What a call of the driver's says before its arguments' text.
+const MARK: &[u8] = br#""name":"echo","arguments":{"text":""#;
+
 fn answer(line: &[u8], fixed: Option<&[u8]>, out: &mut Vec<u8>) {
-    let Some(after) = line.strip_prefix(START) else {
+    let Some((id, call)) = read(line) else {
         return;
     };
-    let digits = after
-        .iter()
-        .take_while(|byte| byte.is_ascii_digit())
-        .count();
-    let (id, after) = after.split_at(digits);
     out.extend_from_slice(START);
     out.extend_from_slice(id);
-    if !after.starts_with(br#","method":"tools/call""#) {
-        out.extend_from_slice(
-            br#","result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"echo","version":"1"}}}"#,
-        );
-        out.push(b'\n');
-        return;
+    match call {
+        Asked::Call(text) => {
+            out.extend_from_slice(br#","result":{"content":[{"type":"text","text":""#);
+            out.extend_from_slice(fixed.unwrap_or(text));
+            out.extend_from_slice(b"\"}]}}\n");
+        }
+        Asked::Tools => out.extend_from_slice(
+            br#","result":{"tools":[{"name":"echo","inputSchema":{"type":"object"}}]}}
+"#,
+        ),
+        Asked::Hello => out.extend_from_slice(
+            br#","result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"echo","version":"1"}}}
+"#,
+        ),
     }
-    out.extend_from_slice(br#","result":{"content":[{"type":"text","text":""#);
-    match fixed {
-        Some(text) => out.extend_from_slice(text),
-        None => {
-            let mark = br#""text":""#;
-            let start = memchr::memmem::find(after, mark).map_or(after.len(), |at| at + mark.len());
-            // The text is the last thing in the line: `"}}}` ends it.
-            let end = after.len().saturating_sub(4).max(start);
-            out.extend_from_slice(&after[start..end]);
+}
+
+/// What a line asks for.
+enum Asked<'a> {
+    Call(&'a [u8]),
+    Tools,
+    Hello,
+}
+
+/// Returns a request's id and what it asks for.
+fn read(line: &[u8]) -> Option<(&[u8], Asked<'_>)> {
+    if let Some(after) = line.strip_prefix(START) {
+        let (id, after) = number(after);
+        let head = &after[..after.len().min(128)];
+        // The driver's own: the text is the last thing in the line, `"}}}` ends it.
+        if after.starts_with(br#","method":"tools/call""#)
+            && let Some(at) = memchr::memmem::find(head, MARK)
+            && after.ends_with(b"\"}}}")
+        {
+            return Some((id, Asked::Call(&after[at + MARK.len()..after.len() - 4])));
         }
     }
-    out.extend_from_slice(b"\"}]}}\n");
+    // What an SDK wrote has its members in any order. Nothing that is sent here holds these words
+    // elsewhere.
+    let after = |mark: &[u8]| {
+        let at = memchr::memmem::find(line, mark)?;
+        Some(&line[at + mark.len()..])
+    };
+    let (id, _) = number(after(br#""id":"#)?);
+    if after(br#""method":"tools/call""#).is_some() {
+        let text = after(br#""text":""#).unwrap_or_default();
+        let end = memchr::memchr(b'"', text).unwrap_or(text.len());
+        return Some((id, Asked::Call(&text[..end])));
+    }
+    let asks_tools = after(br#""method":"tools/list""#).is_some();
+    Some((
+        id,
+        if asks_tools {
+            Asked::Tools
+        } else {
+            Asked::Hello
+        },
+    ))
+}
+
+/// Splits the digits off that a text begins with.
+fn number(text: &[u8]) -> (&[u8], &[u8]) {
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    text.split_at(digits)
 }
 
 /// One direction of the relay.

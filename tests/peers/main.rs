@@ -4,7 +4,7 @@
 //! and reference upstreams of both protocol eras speak it as they do, so that a
 //! habit of theirs that we never thought of fails a test and not a user.
 //!
-//! - `setup` installs the pinned peers under `target/peers`, once.
+//! - `install` installs the pinned peers under `target/peers`, once; `setup` skips without them.
 //! - `world` is one test's folder, its upstreams and their counted effects.
 //! - `client` runs a plan of calls with one client in a process that can be killed.
 //! - `resume`, `rounds`, `refusals`, `agents`, `bytes` and `export` hold the tests.
@@ -26,6 +26,7 @@ mod bench;
 mod bytes;
 mod client;
 mod export;
+mod install;
 mod refusals;
 mod resume;
 mod rmcp_client;
