@@ -205,6 +205,10 @@ pub(crate) fn peers(plan: &Plan, table: &mut Table) -> io::Result<()> {
             let over = ratio(&found, seat, base, |turn| turn.p50);
             table.ratio(&what, "x", Goal::Shown, over);
         }
+        // What even a proxy that does nothing leaves of it.
+        let what = format!("{name}, 100 B, CPU / relay");
+        let over = ratio(&found, seat, RELAY, |turn| turn.cpu);
+        table.ratio(&what, "x", Goal::Shown, over);
         let what = format!("{name}, 100 B, CPU / pass-through");
         let over = ratio(&found, seat, PASS, |turn| turn.cpu);
         table.ratio(&what, "x", goal(is_goal, 6.0), over);
