@@ -52,8 +52,16 @@ pub(crate) fn commands(plan: &Plan, table: &mut Table) -> io::Result<()> {
         journals.push(plan.folder.join(name));
     }
     for (name, words) in COMMANDS {
-        let (few, _) = watched(words, &journals[0])?;
-        let (many, most) = watched(words, &journals[1])?;
+        let both = watched(words, &journals[0])
+            .and_then(|(few, _)| Ok((few, watched(words, &journals[1])?)));
+        let (few, (many, most)) = match both {
+            Ok(both) => both,
+            // The others may still be quick enough.
+            Err(error) => {
+                table.not_run(&format!("{name}, {large} entries"), &error.to_string());
+                continue;
+            }
+        };
         let what = format!("{name}, {large} entries");
         table.count(&what, "s", Goal::Shown, many.as_secs_f64());
         let what = format!("{name}, {large} / {small} entries, time");
