@@ -301,17 +301,49 @@ fn stray_word_hint(error: &clap::Error) -> Option<String> {
         Some(ContextValue::String(word)) if is_command_name(word) => Some(format!(
             "hint: a command comes first: checkpoint {word} [OPTIONS]\n"
         )),
-        Some(ContextValue::String(word)) if !word.starts_with('-') => Some(
-            "hint: an upstream's program comes after '--': checkpoint [OPTIONS] -- <PROGRAM>\n"
-                .to_owned(),
-        ),
+        Some(ContextValue::String(word)) if !word.starts_with('-') => {
+            let meant = similar_command(word).map_or_else(String::new, |command| {
+                format!("hint: did you mean '{command}'?\n")
+            });
+            Some(
+                meant
+                    + "hint: an upstream's program comes after '--': checkpoint [OPTIONS] -- <PROGRAM>\n",
+            )
+        }
         _ => None,
     }
+}
+
+/// Returns the command whose name is most like a word, if one is much like it.
+fn similar_command(word: &str) -> Option<String> {
+    let command = command();
+    let names = command.get_subcommands().map(clap::Command::get_name);
+    let likeness = |name: &str| strsim::jaro(word, name);
+    names
+        .filter(|name| likeness(name) > 0.8)
+        .max_by(|one, other| likeness(one).total_cmp(&likeness(other)))
+        .map(str::to_owned)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mistyped_command_is_told_from_a_program() {
+        for (word, meant) in [
+            ("lss", Some("ls")),
+            ("resove", Some("resolve")),
+            ("Show", Some("show")),
+            ("exprot", Some("export")),
+            ("npx", None),
+            ("node", None),
+            ("python3", None),
+            ("uvx", None),
+        ] {
+            assert_eq!(similar_command(word).as_deref(), meant, "{word}");
+        }
+    }
 
     #[test]
     fn the_parser_holds_together() {

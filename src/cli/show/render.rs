@@ -150,7 +150,10 @@ fn evidence_fields(evidence: &EvidenceView) -> Vec<Field> {
         fields.push(("bytes written", bytes.to_string()));
     }
     if let Some(elapsed_ms) = evidence.elapsed_ms {
-        let elapsed = took(std::time::Duration::from_millis(elapsed_ms));
+        let elapsed = match elapsed_ms {
+            0 => "less than 1ms".to_owned(),
+            _ => took(std::time::Duration::from_millis(elapsed_ms)),
+        };
         fields.push(("elapsed", elapsed));
     }
     if let Some(status) = &evidence.exit_status {
