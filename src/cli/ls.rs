@@ -11,7 +11,7 @@ use super::error::CliError;
 use super::escape::escape;
 use super::exit::Exit;
 use super::filter::{Filter, Since};
-use super::output::{Column, Form, Look, Output, SCHEMA_VERSION, Tone, table};
+use super::output::{Column, Form, Look, Output, Tone, table};
 use super::reading::{self, ForkView};
 use super::settings::{self, Env};
 use super::values;
@@ -129,8 +129,9 @@ pub(super) fn run(args: &LsArgs, env: Env<'_>) -> Result<Exit, CliError> {
         Form::Json | Form::JsonLines => 0,
     }));
     let mut lines = output.lines();
-    // Without a limit a line can go out at once; else the newest are known only at the end.
-    let streams = form == Form::JsonLines && listing.limit == 0;
+    let mut document = output.long_document("entries");
+    // Without a limit an entry can go out at once; else the newest are known only at the end.
+    let streams = listing.limit == 0 && form != Form::Text;
     let mut written = Ok(());
     if let Some(selection) = selection(&filter, now) {
         listing.forks = reader
@@ -145,7 +146,11 @@ pub(super) fn run(args: &LsArgs, env: Env<'_>) -> Result<Exit, CliError> {
                 if filter.matches(&entry, now) {
                     if streams {
                         listing.counts.add(&entry);
-                        written = lines.add(&entry);
+                        listing.counts.shown += 1;
+                        written = match form {
+                            Form::Json => document.add(&entry),
+                            Form::JsonLines | Form::Text => lines.add(&entry),
+                        };
                     } else {
                         listing.add(entry);
                     }
@@ -160,7 +165,12 @@ pub(super) fn run(args: &LsArgs, env: Env<'_>) -> Result<Exit, CliError> {
     written?;
     listing.finish();
     match form {
-        Form::Json => output.json(&listing)?,
+        Form::Json => {
+            for entry in &listing.entries {
+                document.add(entry)?;
+            }
+            document.end(&listing)?;
+        }
         Form::JsonLines => {
             for entry in &listing.entries {
                 lines.add(entry)?;
@@ -225,11 +235,11 @@ pub(super) fn selection(filter: &Filter, now: Time) -> Option<Selection> {
 /// How many forks are told of below the table; `--json` has all.
 const FORKS_SHOWN_MAX: usize = 10;
 
-/// What `ls` found; its JSON document.
+/// What `ls` found; what follows the entries in its JSON document.
 #[derive(Debug, Serialize)]
 struct Listing {
-    schema_version: u32,
     /// The newest that were asked for, by workflow, branch and seq.
+    #[serde(skip)]
     entries: Vec<EntryView>,
     counts: Counts,
     /// The branches that share what is before a place with another one, which lists it.
@@ -345,7 +355,6 @@ impl Listing {
     /// Returns an empty listing that keeps the newest `limit` (0 for all) of what it is given.
     fn new(limit: usize) -> Self {
         Self {
-            schema_version: SCHEMA_VERSION,
             entries: Vec::new(),
             counts: Counts::default(),
             forks: Vec::new(),
@@ -377,7 +386,7 @@ impl Listing {
         self.entries.sort_by(|a, b| {
             (&a.workflow_id, a.branch, a.seq).cmp(&(&b.workflow_id, b.branch, b.seq))
         });
-        self.counts.shown = self.entries.len();
+        self.counts.shown += self.entries.len();
     }
 }
 

@@ -184,8 +184,7 @@ impl Output {
     ///
     /// As [`Output::data`].
     pub fn json(&self, document: &impl Serialize) -> Result<(), CliError> {
-        let mut text = serde_json::to_string_pretty(document)
-            .map_err(|error| CliError::from(io::Error::from(error)))?;
+        let mut text = pretty(document)?;
         text.push('\n');
         self.bytes(escape_json(&text).as_bytes())
     }
@@ -205,6 +204,17 @@ impl Output {
             Form::Text => self.data(&text(&self.look)),
             Form::Json => self.json(document),
             Form::JsonLines => self.bytes(json_line(document)?.as_bytes()),
+        }
+    }
+
+    /// Returns a writer of a document whose first list may be longer than memory: the same bytes
+    /// as [`Output::json`] of the whole.
+    #[must_use]
+    pub fn long_document(&self, list: &'static str) -> LongDocument<'_> {
+        LongDocument {
+            output: self,
+            piece: format!("{{\n  \"schema_version\": {SCHEMA_VERSION},\n  \"{list}\": ["),
+            is_empty: true,
         }
     }
 
@@ -277,6 +287,65 @@ impl JsonLines<'_> {
         self.piece.clear();
         Ok(())
     }
+}
+
+/// Writes a document of `schema_version`, a list, and what follows it, item by item.
+#[derive(Debug)]
+pub struct LongDocument<'a> {
+    output: &'a Output,
+    piece: String,
+    is_empty: bool,
+}
+
+impl LongDocument<'_> {
+    /// Adds an item to the list. It must hold nothing that is spliced in as it came: only then
+    /// does a line's end always stand between two tokens.
+    ///
+    /// # Errors
+    ///
+    /// As [`Output::data`].
+    pub fn add(&mut self, item: &impl Serialize) -> Result<(), CliError> {
+        let text = pretty(item)?;
+        if !std::mem::replace(&mut self.is_empty, false) {
+            self.piece.push(',');
+        }
+        for line in escape_json(&text).lines() {
+            self.piece.push_str("\n    ");
+            self.piece.push_str(line);
+        }
+        if self.piece.len() >= PIECE_BYTES {
+            self.output.bytes(self.piece.as_bytes())?;
+            self.piece.clear();
+        }
+        Ok(())
+    }
+
+    /// Ends the list and the document. `rest` must be an object with at least one member: what
+    /// follows the list.
+    ///
+    /// # Errors
+    ///
+    /// As [`Output::data`].
+    pub fn end(self, rest: &impl Serialize) -> Result<(), CliError> {
+        let output = self.output;
+        output.bytes(self.last_piece(rest)?.as_bytes())
+    }
+
+    fn last_piece(mut self, rest: &impl Serialize) -> Result<String, CliError> {
+        if !self.is_empty {
+            self.piece.push_str("\n  ");
+        }
+        self.piece.push_str("],");
+        let text = pretty(rest)?;
+        self.piece
+            .push_str(escape_json(&text).trim_start_matches('{'));
+        self.piece.push('\n');
+        Ok(self.piece)
+    }
+}
+
+fn pretty(document: &impl Serialize) -> Result<String, CliError> {
+    serde_json::to_string_pretty(document).map_err(|error| CliError::from(io::Error::from(error)))
 }
 
 /// Returns a document on one line, with the line's end.
@@ -519,6 +588,37 @@ mod tests {
                 "a long note that says a great deal about little",
             ),
         ]
+    }
+
+    #[test]
+    fn a_long_document_is_the_document() {
+        #[derive(Serialize)]
+        struct Whole<'a> {
+            schema_version: u32,
+            items: &'a [serde_json::Value],
+            #[serde(flatten)]
+            rest: &'a serde_json::Value,
+        }
+        let items = [
+            serde_json::json!({"a": 1, "b": [], "c": {"d": ["x\u{1b}\n", null]}}),
+            serde_json::json!({"a": {}}),
+            serde_json::json!({}),
+        ];
+        let output = Output::plain();
+        for count in 0..=items.len() {
+            let rest = serde_json::json!({"counts": {"n": count}, "more": []});
+            let mut long = output.long_document("items");
+            for item in &items[..count] {
+                long.add(item).unwrap();
+            }
+            let whole = Whole {
+                schema_version: SCHEMA_VERSION,
+                items: &items[..count],
+                rest: &rest,
+            };
+            let whole = pretty(&whole).unwrap() + "\n";
+            assert_eq!(long.last_piece(&rest).unwrap(), escape_json(&whole));
+        }
     }
 
     #[test]

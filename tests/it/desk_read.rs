@@ -248,22 +248,28 @@ fn a_large_journal_is_listed_in_little_memory() {
     assert_eq!(listing["counts"]["shown"], 3);
     assert_eq!(listed(&world, &["--tool", "charge"]), [1]);
 
-    // As lines they are not collected: all of them take no more than a few.
-    let lines = world
-        .command("sh")
-        .args(["-c", "ulimit -v 60000; exec \"$0\" \"$@\""])
-        .arg(crate::world::checkpoint())
-        .args(["ls", "--jsonl", "--journal"])
-        .arg(world.journal())
-        .output()
-        .unwrap();
-    assert!(lines.status.success(), "{}", text(&lines));
-    let seqs = lines
-        .stdout
-        .split(|byte| *byte == b'\n')
-        .filter_map(|line| {
-            let entry: Value = serde_json::from_slice(line).ok()?;
-            entry["seq"].as_u64()
-        });
-    assert!(seqs.eq(1..=100_000), "{} bytes", lines.stdout.len());
+    // What is printed whole is not collected: all of them take no more than a few.
+    let printed = |form: &str| {
+        let output = world
+            .command("sh")
+            .args(["-c", "ulimit -v 60000; exec \"$0\" \"$@\""])
+            .arg(crate::world::checkpoint())
+            .args(["ls", form, "--journal"])
+            .arg(world.journal())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{form}: {}", text(&output));
+        output.stdout
+    };
+    let lines = printed("--jsonl");
+    let seqs = lines.split(|byte| *byte == b'\n').filter_map(|line| {
+        let entry: Value = serde_json::from_slice(line).ok()?;
+        entry["seq"].as_u64()
+    });
+    assert!(seqs.eq(1..=100_000), "{} bytes", lines.len());
+    let whole: Value = serde_json::from_slice(&printed("--json")).unwrap();
+    let entries = whole["entries"].as_array().unwrap();
+    let seqs = entries.iter().filter_map(|entry| entry["seq"].as_u64());
+    assert!(seqs.eq(1..=100_000), "{}", entries.len());
+    assert_eq!(whole["counts"]["shown"], 100_000);
 }
