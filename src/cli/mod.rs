@@ -25,6 +25,7 @@ mod gc;
 #[cfg(test)]
 mod golden;
 mod hand;
+mod json;
 pub mod logging;
 mod ls;
 mod man;

@@ -15,14 +15,12 @@ use serde::Serialize;
 
 use super::error::CliError;
 use super::escape::{escape, escape_json};
+use super::json::{JsonLines, LongDocument, json_line, pretty};
 use super::view::Time;
 
 /// Version of the JSON documents and lines; it rises when a member changes its meaning or goes
 /// away. `docs/output.md` lists the members.
 pub const SCHEMA_VERSION: u32 = 1;
-
-/// Lines are written in pieces of about this size, in bytes.
-const PIECE_BYTES: usize = 64 << 10;
 
 /// In which form a command prints what it found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,20 +209,13 @@ impl Output {
     /// as [`Output::json`] of the whole.
     #[must_use]
     pub fn long_document(&self, list: &'static str) -> LongDocument<'_> {
-        LongDocument {
-            output: self,
-            piece: format!("{{\n  \"schema_version\": {SCHEMA_VERSION},\n  \"{list}\": ["),
-            is_empty: true,
-        }
+        LongDocument::new(self, list)
     }
 
     /// Returns a writer of JSON Lines.
     #[must_use]
     pub fn lines(&self) -> JsonLines<'_> {
-        JsonLines {
-            output: self,
-            piece: String::new(),
-        }
+        JsonLines::new(self)
     }
 
     /// Waits, and returns early with whether whoever reads standard output has gone away.
@@ -242,120 +233,6 @@ impl Output {
     pub fn note(&self, text: &str) {
         let _ = writeln!(io::stderr().lock(), "checkpoint: {}", escape(text));
     }
-}
-
-/// Writes objects of one sort, each on a line of its own and with the version as its first member.
-///
-/// What is added is written in pieces, so that a hundred thousand lines are not as many writes;
-/// the last of them only by [`JsonLines::flush`].
-#[derive(Debug)]
-pub struct JsonLines<'a> {
-    output: &'a Output,
-    piece: String,
-}
-
-impl JsonLines<'_> {
-    /// Adds a line. `item` must be an object without `schema_version`.
-    ///
-    /// # Errors
-    ///
-    /// As [`Output::data`].
-    pub fn add(&mut self, item: &impl Serialize) -> Result<(), CliError> {
-        #[derive(Serialize)]
-        struct Versioned<'a, T> {
-            schema_version: u32,
-            #[serde(flatten)]
-            item: &'a T,
-        }
-        self.piece.push_str(&json_line(&Versioned {
-            schema_version: SCHEMA_VERSION,
-            item,
-        })?);
-        if self.piece.len() >= PIECE_BYTES {
-            self.flush()?;
-        }
-        Ok(())
-    }
-
-    /// Writes what was added.
-    ///
-    /// # Errors
-    ///
-    /// As [`Output::data`].
-    pub fn flush(&mut self) -> Result<(), CliError> {
-        self.output.bytes(self.piece.as_bytes())?;
-        self.piece.clear();
-        Ok(())
-    }
-}
-
-/// Writes a document of `schema_version`, a list, and what follows it, item by item.
-#[derive(Debug)]
-pub struct LongDocument<'a> {
-    output: &'a Output,
-    piece: String,
-    is_empty: bool,
-}
-
-impl LongDocument<'_> {
-    /// Adds an item to the list. It must hold nothing that is spliced in as it came: only then
-    /// does a line's end always stand between two tokens.
-    ///
-    /// # Errors
-    ///
-    /// As [`Output::data`].
-    pub fn add(&mut self, item: &impl Serialize) -> Result<(), CliError> {
-        let text = pretty(item)?;
-        if !std::mem::replace(&mut self.is_empty, false) {
-            self.piece.push(',');
-        }
-        for line in escape_json(&text).lines() {
-            self.piece.push_str("\n    ");
-            self.piece.push_str(line);
-        }
-        if self.piece.len() >= PIECE_BYTES {
-            self.output.bytes(self.piece.as_bytes())?;
-            self.piece.clear();
-        }
-        Ok(())
-    }
-
-    /// Ends the list and the document. `rest` must be an object with at least one member: what
-    /// follows the list.
-    ///
-    /// # Errors
-    ///
-    /// As [`Output::data`].
-    pub fn end(self, rest: &impl Serialize) -> Result<(), CliError> {
-        let output = self.output;
-        output.bytes(self.last_piece(rest)?.as_bytes())
-    }
-
-    fn last_piece(mut self, rest: &impl Serialize) -> Result<String, CliError> {
-        if !self.is_empty {
-            self.piece.push_str("\n  ");
-        }
-        self.piece.push_str("],");
-        let text = pretty(rest)?;
-        self.piece
-            .push_str(escape_json(&text).trim_start_matches('{'));
-        self.piece.push('\n');
-        Ok(self.piece)
-    }
-}
-
-fn pretty(document: &impl Serialize) -> Result<String, CliError> {
-    serde_json::to_string_pretty(document).map_err(|error| CliError::from(io::Error::from(error)))
-}
-
-/// Returns a document on one line, with the line's end.
-fn json_line(document: &impl Serialize) -> Result<String, CliError> {
-    let text =
-        serde_json::to_string(document).map_err(|error| CliError::from(io::Error::from(error)))?;
-    // A payload is spliced in as it came, and may have line ends between its tokens.
-    let mut line = escape_json(&text).replace(['\n', '\r'], " ");
-    line.push('\n');
-    Ok(line)
 }
 
 /// Returns the terminal's columns; a pseudo-terminal that nobody sized says 0, which is no width.
@@ -588,37 +465,6 @@ mod tests {
                 "a long note that says a great deal about little",
             ),
         ]
-    }
-
-    #[test]
-    fn a_long_document_is_the_document() {
-        #[derive(Serialize)]
-        struct Whole<'a> {
-            schema_version: u32,
-            items: &'a [serde_json::Value],
-            #[serde(flatten)]
-            rest: &'a serde_json::Value,
-        }
-        let items = [
-            serde_json::json!({"a": 1, "b": [], "c": {"d": ["x\u{1b}\n", null]}}),
-            serde_json::json!({"a": {}}),
-            serde_json::json!({}),
-        ];
-        let output = Output::plain();
-        for count in 0..=items.len() {
-            let rest = serde_json::json!({"counts": {"n": count}, "more": []});
-            let mut long = output.long_document("items");
-            for item in &items[..count] {
-                long.add(item).unwrap();
-            }
-            let whole = Whole {
-                schema_version: SCHEMA_VERSION,
-                items: &items[..count],
-                rest: &rest,
-            };
-            let whole = pretty(&whole).unwrap() + "\n";
-            assert_eq!(long.last_piece(&rest).unwrap(), escape_json(&whole));
-        }
     }
 
     #[test]
