@@ -1,7 +1,9 @@
-//! The real binary, killed at each of its system calls, lied to by each, and given a journal that
-//! somebody damaged. The upstream's log of effects is the judge.
+//! The real binary, killed at each of its system calls, lied to by each, given a journal that
+//! somebody damaged, and put through all kinds of trouble at once. The upstream's log of effects is
+//! the judge.
 //!
-//! `CRASH_STRIDE=1 CRASH_FLIPS=20000 cargo test --test crash -- --nocapture` is the long form.
+//! `CRASH_STRIDE=1 CRASH_FLIPS=20000 CRASH_SOAK_SECONDS=900 cargo test --test crash -- --nocapture`
+//! is the long form.
 
 #![expect(
     clippy::unwrap_used,
@@ -10,6 +12,10 @@
 )]
 
 mod bench;
+#[path = "../simulation/random.rs"]
+#[expect(dead_code, reason = "the simulation uses more of it")]
+mod random;
+mod soak;
 
 use std::time::Instant;
 
@@ -25,17 +31,17 @@ const ERRORS_MIN: usize = 400;
 const TRUNCATIONS_MIN: usize = 33;
 const FLIPS: u64 = 500;
 
-fn from_env(name: &str) -> Option<u64> {
+pub(crate) fn from_env(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Returns whether `strace` is here. Where nothing may be left out, it has to be.
-fn has_strace() -> bool {
+/// Returns whether a tool is here. Where nothing may be left out, it has to be.
+pub(crate) fn has(tool: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let is_there = std::env::split_paths(&path).any(|folder| folder.join("strace").exists());
+    let is_there = std::env::split_paths(&path).any(|folder| folder.join(tool).exists());
     if !is_there {
-        assert!(std::env::var_os("CI").is_none(), "this needs strace");
-        println!("SKIPPED crash: no strace");
+        assert!(std::env::var_os("CI").is_none(), "this needs {tool}");
+        println!("SKIPPED crash: no {tool}");
     }
     is_there
 }
@@ -119,7 +125,7 @@ fn sweep(points: &[(&'static str, String, usize)]) -> (usize, Vec<String>) {
 
 #[test]
 fn a_kill_at_any_system_call_runs_nothing_twice_and_loses_nothing() {
-    if !has_strace() {
+    if !has("strace") {
         return;
     }
     let start = Instant::now();
@@ -207,7 +213,7 @@ fn places(count: usize, (dense, step): (usize, usize)) -> impl Iterator<Item = u
 
 #[test]
 fn an_error_of_any_system_call_runs_nothing_twice_and_loses_nothing() {
-    if !has_strace() {
+    if !has("strace") {
         return;
     }
     let start = Instant::now();
