@@ -508,7 +508,7 @@ enum Standing {
 const ATTEMPTS: &str = "SELECT a.fence, a.branch_id, a.seq, a.attempt, a.round, a.session_id, \
      a.started_at, e.tool FROM attempts a";
 
-struct EventRow {
+pub(super) struct EventRow {
     id: u64,
     at: Micros,
     kind: String,
@@ -522,7 +522,7 @@ struct EventRow {
     attempt: Option<u64>,
 }
 
-fn read_event(row: &Row<'_>) -> rusqlite::Result<EventRow> {
+pub(super) fn read_event(row: &Row<'_>) -> rusqlite::Result<EventRow> {
     let maybe = |index| match row.get_ref(index)? {
         ValueRef::Integer(_) => Ok::<_, rusqlite::Error>(Some(lossy(row, index)?)),
         ValueRef::Null | ValueRef::Real(_) | ValueRef::Text(_) | ValueRef::Blob(_) => Ok(None),

@@ -9,6 +9,9 @@
 //! Must not: compare signatures, read policies, or know what a status leads to. A back-end can't
 //! get a rule wrong, because it has none.
 
+#[cfg(feature = "test-fakes")]
+#[doc(hidden)]
+pub mod any_row;
 pub mod cannot_use;
 pub mod compact;
 pub mod conformance;

@@ -1020,9 +1020,9 @@ fn entries_sql(branch: BranchId, selection: &Selection) -> (String, Vec<Value>) 
 }
 
 /// A branch and what it came from, with the first seq that is its own.
-type Line = (u64, Option<(u64, u64)>);
+pub(super) type Line = (u64, Option<(u64, u64)>);
 
-fn read_line(row: &Row<'_>) -> rusqlite::Result<Line> {
+pub(super) fn read_line(row: &Row<'_>) -> rusqlite::Result<Line> {
     let parent = match row.get_ref(1)? {
         ValueRef::Integer(_) => Some((lossy(row, 1)?, lossy(row, 2)?)),
         _ => None,
@@ -1041,7 +1041,7 @@ fn orphan(branch: BranchId) -> Place {
     }
 }
 
-fn read_attempt(row: &Row<'_>) -> rusqlite::Result<(AttemptRow, Option<Fence>)> {
+pub(super) fn read_attempt(row: &Row<'_>) -> rusqlite::Result<(AttemptRow, Option<Fence>)> {
     let attempt = AttemptRow {
         fence: Fence(lossy(row, 0)?),
         attempt: lossy(row, 1)?,
@@ -1064,6 +1064,15 @@ fn read_attempt(row: &Row<'_>) -> rusqlite::Result<(AttemptRow, Option<Fence>)> 
         _ => None,
     };
     Ok((attempt, previous))
+}
+
+/// Reads an entry from any row, and what can be made out of one that holds none.
+#[cfg(feature = "test-fakes")]
+pub(super) fn read_any_entry(row: &Row<'_>) {
+    match read_entry(row) {
+        Ok(stored) => drop(stored.entry.checksum(&[0; 16])),
+        Err(error) => drop(torn(row, &error)),
+    }
 }
 
 fn torn(row: &Row<'_>, error: &rusqlite::Error) -> Torn {

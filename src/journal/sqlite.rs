@@ -1397,7 +1397,7 @@ pub(crate) fn read_entry(row: &Row<'_>) -> rusqlite::Result<Stored> {
 
 /// Reads an outcome, and whether its body is to be read by itself. The first eight columns are
 /// fence, status, is_error, provenance, at, digest, the body's length, and the body if it is small.
-fn read_outcome(row: &Row<'_>) -> rusqlite::Result<(Outcome, bool)> {
+pub(super) fn read_outcome(row: &Row<'_>) -> rusqlite::Result<(Outcome, bool)> {
     let length: Option<i64> = row.get(6)?;
     let outcome = Outcome {
         fence: Fence(number(row, 0)?),
