@@ -259,16 +259,11 @@ fn begin(row: &Entry, before: Option<&(Entry, &Step)>, step: &Step, faults: &mut
         call_id: row.call_id.clone(),
     };
     let made = match before {
-        // A policy that takes an entry over starts a new attempt; an operator starts none.
+        None => Ok(lifecycle::reserve_new(reservation.clone())),
+        // The same attempt under a new fence: an operator has taken it from its owner. A policy
+        // that takes an entry over starts a new attempt.
         Some((entry, last))
             if last.is_fenced && (step.attempt, step.round) == (entry.attempt, entry.round) =>
-        {
-            lifecycle::take_away(entry, step.fence)
-        }
-        None => Ok(lifecycle::reserve_new(reservation.clone())),
-        // The same attempt under a new fence: its owner has lost it.
-        Some((entry, last))
-            if last.is_fenced && (last.attempt, last.round) == (step.attempt, step.round) =>
         {
             lifecycle::take_away(entry, step.fence)
         }
