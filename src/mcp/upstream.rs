@@ -223,6 +223,10 @@ mod tests {
             ),
             (br#"{"\u0069d":1,"r\u0065sult":1}"#, "1 result 1 strict"),
             (b"{\"id\":1,\"result\":{}}\r\n", "1 result {} strict"),
+            // What does not close the line's object may still be whole itself.
+            (br#"{"id":1,"result":{}"#, "1 result {} loose"),
+            (br#"{"id":1,"result":["a"]"#, r#"1 result ["a"] loose"#),
+            (br#"{"result":{},"id":"q""#, r#""q" result {} loose"#),
         ] {
             assert_eq!(
                 told_upstream(line),
@@ -258,6 +262,10 @@ mod tests {
             (br#"{"method":7,"id":0,"result":{}}"#, "other"),
             (b"{oops", "other"),
             (b"{\"result\":{\"s\":\"cut", "other"),
+            (br#"{"id":1,"result":{"a":{}"#, "other"),
+            (br#"{"id":1,"result":tru"#, "other"),
+            (br#"{"result":{},"id":1"#, "other"),
+            (br#"{"result":{},"id":"q"#, "other"),
         ] {
             assert_eq!(
                 told_upstream(line),

@@ -393,6 +393,11 @@ mod tests {
     }
 
     #[test]
+    fn a_letter_is_shown_as_the_contract_writes_it() {
+        assert_eq!(Letter('E').to_string(), "@E");
+    }
+
+    #[test]
     fn damage_is_neither_replayed_nor_run() {
         for (entry, policy) in product() {
             let (decision, letter) = decide(Some(entry), policy);

@@ -510,6 +510,25 @@ mod tests {
     }
 
     #[test]
+    fn an_outcome_is_all_that_a_settled_entry_tells() {
+        let mut task = entry(Status::Accepted);
+        task.provenance = Some(Provenance::Operator);
+        task.delivered_at = Some(Micros(4));
+        let end = Settlement {
+            is_error: true,
+            is_tombstone: true,
+            ..settlement(Status::Failed)
+        };
+        let mut told = entry(Status::Failed);
+        told.is_error = true;
+        told.provenance = Some(Provenance::Upstream);
+        told.digest = Some([2; 32]);
+        told.is_tombstone = true;
+        told.completed_at = Some(Micros(20));
+        assert_eq!(settle(&task, end).unwrap().entry, told);
+    }
+
+    #[test]
     fn notes_and_voiding_apply_to_pending_entries_only() {
         for status in Status::ALL {
             let pending = status == Status::Pending;
@@ -575,6 +594,8 @@ mod tests {
             open.provenance = Some(Provenance::Upstream);
             open.completed_at = Some(Micros(3));
             open.delivered_at = Some(Micros(4));
+            open.is_error = true;
+            open.is_tombstone = true;
             let end = settle(&entry(Status::Accepted), settlement(Status::Completed)).unwrap();
             let taken = take_away(&open, Fence(9)).unwrap();
             assert_eq!(taken.expect, expect(&open));
@@ -593,12 +614,17 @@ mod tests {
     fn a_reopened_entry_starts_its_next_attempt_clean() {
         let mut done = entry(Status::Completed);
         done.digest = Some([7; 32]);
+        done.provenance = Some(Provenance::Upstream);
         done.is_tombstone = true;
         done.is_error = true;
+        done.gave_up = Some(GaveUp::Gone);
+        done.unanswered = Some(Unanswered::UpstreamExited);
         let open = reopen(&done, Micros(9)).unwrap().entry;
-        assert_eq!(open.status, Status::Voided);
-        assert_eq!((open.digest, open.provenance), (None, None));
-        assert!(!open.is_tombstone && !open.is_error && !open.is_undelivered());
+        let mut clean = entry(Status::Voided);
+        clean.completed_at = Some(Micros(9));
+        clean.delivered_at = Some(Micros(9));
+        assert_eq!(open, clean);
+        assert!(!open.is_undelivered());
         let next = reserve_again(&open, reservation(2)).unwrap().entry;
         assert_eq!((next.attempt, next.status), (2, Status::Pending));
     }
@@ -637,6 +663,9 @@ mod tests {
     fn a_voided_later_round_goes_back_to_its_question() {
         let mut second = entry(Status::Pending);
         second.round = 1;
+        second.fence = Fence(2);
+        second.gave_up = Some(GaveUp::Gone);
+        second.unanswered = Some(Unanswered::UpstreamExited);
         let asked = Asked {
             fence: Fence(1),
             digest: [4; 32],
@@ -644,8 +673,11 @@ mod tests {
             delivered_at: Some(Micros(6)),
         };
         let back = void(&second, Micros(9), Some(asked)).unwrap().entry;
-        assert_eq!(back.status, Status::InputRequired);
-        assert_eq!(back.round, 0);
-        assert_eq!(back.digest, Some([4; 32]));
+        let mut question = entry(Status::InputRequired);
+        question.provenance = Some(Provenance::Upstream);
+        question.digest = Some([4; 32]);
+        question.completed_at = Some(Micros(5));
+        question.delivered_at = Some(Micros(6));
+        assert_eq!(back, question);
     }
 }

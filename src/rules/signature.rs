@@ -287,6 +287,10 @@ mod tests {
         );
         assert_ne!(hidden, keyed(&plain, &SignatureKey([8; 32])));
         assert_ne!(key.tag(&plain.0), hidden.0);
+        let other = SignatureKey([8; 32]);
+        assert_ne!(key.tag(b"a"), key.tag(b"b"));
+        assert_ne!(key.tag(b"a"), other.tag(b"a"));
+        assert_eq!(key.tag(b"a"), key.tag(b"a"));
         assert!(!format!("{key:?}").contains("07070707"));
     }
 

@@ -278,6 +278,17 @@ fn errors_name_the_line_the_field_and_what_was_expected() {
             "[defaults]\ndelivery = \"exactly-once\"",
             "2: defaults.delivery: expected \"at-most-once\" or \"at-least-once\", not \"exactly-once\"",
         ),
+        // A value is shown as far as 40 characters.
+        (
+            "[defaults]\ndelivery = \"éééééééééééééééééééééééééééééééééééééééé\"",
+            "2: defaults.delivery: expected \"at-most-once\" or \"at-least-once\", not \
+             \"éééééééééééééééééééééééééééééééééééééééé\"",
+        ),
+        (
+            "[defaults]\ndelivery = \"ééééééééééééééééééééééééééééééééééééééééx\"",
+            "2: defaults.delivery: expected \"at-most-once\" or \"at-least-once\", not \
+             \"éééééééééééééééééééééééééééééééééééééééé…\"",
+        ),
         (
             "[defaults]\n\n\non_revision_change = true",
             "4: defaults.on_revision_change: expected \"note\", \"ignore\" or \"diverge\", not true",
