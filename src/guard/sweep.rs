@@ -328,9 +328,13 @@ fn without_evidence(detail: &str) -> Option<String> {
 mod tests {
     use std::time::Duration;
 
-    use super::super::fixture::{World, calls_of_every_sort};
+    use super::super::fixture::{
+        World, answer, call, calls_of_every_sort, deliver, reserve, settle, void,
+    };
     use super::*;
+    use crate::guard::Round;
     use crate::guard::verify::verify;
+    use crate::rules::entry::Status;
 
     const HOUR: Micros = Micros(3_600_000_000);
 
@@ -357,7 +361,7 @@ mod tests {
         drop(calls_of_every_sort(&world));
         let swept = sweep(&world, Duration::from_secs(1), false);
         // 1, 2, 4, 6 and 12; 3, 5, 7 and 11 are open, 10 is undelivered.
-        assert_eq!(swept.buried, 5);
+        assert_eq!((swept.buried, swept.looked_at()), (5, 10));
         assert!(swept.dropped_bytes > 0);
         let kept: Vec<_> = swept.kept.iter().map(|(reason, n)| (*reason, *n)).collect();
         assert_eq!(kept, [(Reason::Open, 4), (Reason::Undelivered, 1)]);
@@ -381,6 +385,90 @@ mod tests {
         let rest = sweep(&world, Duration::from_secs(1), true);
         assert_eq!(rest.buried, 1);
         assert_eq!(findings(&world), 0);
+    }
+
+    /// Counts the payloads that the journal still has.
+    fn payloads(world: &World) -> i64 {
+        let sql = "SELECT (SELECT count(arguments) FROM attempts) \
+                   + (SELECT count(body) FROM outcomes) \
+                   + (SELECT count(*) FROM events WHERE json_extract(detail, '$.answer') NOTNULL)";
+        world.sql().query_row(sql, (), |row| row.get(0)).unwrap()
+    }
+
+    #[test]
+    fn every_round_is_emptied_also_one_that_was_voided() {
+        let world = World::new();
+        let mut guard = world.guard();
+        let first = reserve(&mut guard, call(Some(1), "{\"n\":1}"), 1_000);
+        let question = answer(Status::InputRequired, "{\"q\":1}");
+        settle(&mut guard, first, question, 1_001);
+        let mut second = call(Some(1), "{\"n\":1}");
+        second.round = Some(Round {
+            state: Some([4; 32]),
+            inputs: "name".into(),
+        });
+        let voided = reserve(&mut guard, second.clone(), 1_002);
+        void(&mut guard, voided, 1_003);
+        let last = reserve(&mut guard, second, 1_004);
+        settle(
+            &mut guard,
+            last,
+            answer(Status::Completed, "{\"r\":1}"),
+            1_005,
+        );
+        deliver(&mut guard, last, 1_006);
+        drop(guard);
+        assert_eq!(payloads(&world), 5);
+        let swept = sweep(&world, Duration::from_secs(1), false);
+        // The same arguments three times, the question and the result.
+        assert_eq!((swept.buried, swept.dropped_bytes), (1, 5 * 7));
+        assert_eq!(swept.tools["charge"], (1, 5 * 7));
+        assert_eq!(payloads(&world), 0);
+        assert_eq!(findings(&world), 0);
+    }
+
+    /// Makes a call with an outcome, and two further answers that came too late.
+    fn answered_three_times() -> World {
+        let world = World::new();
+        let mut guard = world.guard();
+        let one = reserve(&mut guard, call(Some(1), "{\"n\":1}"), 1_000);
+        settle(
+            &mut guard,
+            one,
+            answer(Status::Completed, "{\"r\":1}"),
+            1_001,
+        );
+        deliver(&mut guard, one, 1_002);
+        for body in ["{\"code\":2}", "{\"code\":3}"] {
+            settle(&mut guard, one, answer(Status::Failed, body), 1_003);
+        }
+        drop(guard);
+        world
+    }
+
+    #[test]
+    fn stale_answers_are_counted_and_emptied() {
+        let world = answered_three_times();
+        assert_eq!(payloads(&world), 4);
+        let swept = sweep(&world, Duration::from_secs(1), false);
+        assert_eq!((swept.buried, swept.dropped_bytes), (1, 7 + 7 + 10 + 10));
+        assert_eq!(payloads(&world), 0);
+        assert_eq!(findings(&world), 0);
+    }
+
+    #[test]
+    fn an_entry_with_a_damaged_stale_answer_stays_as_it_is() {
+        let world = answered_three_times();
+        world
+            .sql()
+            .execute_batch(
+                "UPDATE events SET detail = json_set(detail, '$.answer', '{\"code\":9}')
+                 WHERE id = (SELECT min(id) FROM events WHERE kind = 'stale_result')",
+            )
+            .unwrap();
+        let swept = sweep(&world, Duration::from_secs(1), false);
+        assert_eq!((swept.buried, swept.kept[&Reason::Quarantined]), (0, 1));
+        assert_eq!(payloads(&world), 4);
     }
 
     #[test]
