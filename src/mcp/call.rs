@@ -377,6 +377,21 @@ mod tests {
     }
 
     #[test]
+    fn answers_or_a_state_make_a_further_round() {
+        for (params, is_further) in [
+            (r#"{"name":"t"}"#, false),
+            (r#"{"name":"t","inputResponses":{}}"#, true),
+            (r#"{"name":"t","requestState":"s"}"#, true),
+            (
+                r#"{"name":"t","inputResponses":{},"requestState":"s"}"#,
+                true,
+            ),
+        ] {
+            assert_eq!(call(params).is_further_round(), is_further, "{params}");
+        }
+    }
+
+    #[test]
     fn a_call_is_read_whole() {
         let params = r#"{"name":"pay","arguments":{"a":1},"task":{},"inputResponses":{"k":{}},
             "requestState":"s","_meta":{"checkpoint_seq":7,"checkpoint_key":"k",

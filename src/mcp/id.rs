@@ -78,6 +78,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_a_string_begins_with_something() {
+        let starts = |raw: &'static str| RawId::new(raw.as_bytes()).unwrap().starts_with("1a");
+        assert!(starts(r#""1ab""#) && starts(r#""\u0031a""#));
+        assert!(!starts(r#""ab""#) && !starts("1"));
+        let one = RawId::new(b"1").unwrap();
+        assert!(!one.starts_with("") && !one.starts_with("1"));
+        assert_eq!(format!("{one:?}"), "RawId(1)");
+    }
+
+    #[test]
     fn ids_are_equal_by_value_and_kept_by_bytes() {
         let id = |raw: &'static str| RawId::new(raw.as_bytes()).expect("an id");
         for (left, right) in [

@@ -269,6 +269,7 @@ mod tests {
             assert!(!error(code).is_not_executed());
         }
         assert!(error(-32000).is_connection_closed());
+        assert!(!error(-32001).is_connection_closed() && !error(32000).is_connection_closed());
         assert_eq!(read_error(br#"{"message":"a\u0062"}"#).message, "ab");
     }
 }

@@ -247,6 +247,22 @@ mod tests {
     }
 
     #[test]
+    fn a_cancellation_and_a_stand_in_are_pinned() {
+        assert_eq!(
+            String::from_utf8(cancellation(br#""\u0061""#)).unwrap(),
+            "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":\
+             {\"requestId\":\"\\u0061\",\"reason\":\"another run has taken this call over\"}}\n"
+        );
+        assert_eq!(
+            String::from_utf8(synthetic_result("charge", 7, "an operator has confirmed")).unwrap(),
+            "{\"content\":[{\"type\":\"text\",\"text\":\"checkpoint: this call of charge was carried \
+             out, as an operator has confirmed, but its own result was lost. This text stands in \
+             its place. Do not repeat the call.\"}],\"isError\":false,\
+             \"_meta\":{\"checkpoint\":{\"seq\":7,\"synthetic\":true}}}"
+        );
+    }
+
+    #[test]
     fn a_refusal_is_an_error_or_a_result() {
         let line = refusal_as_error(id("3"), &whole());
         let value: serde_json::Value = serde_json::from_slice(&line).expect("JSON");

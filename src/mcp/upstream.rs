@@ -277,6 +277,15 @@ mod tests {
     }
 
     #[test]
+    fn a_message_keeps_its_params() {
+        let line = br#"{"method":"m","params":{"a":1}}"#;
+        let UpstreamLine::Message { params, .. } = read_upstream(line) else {
+            panic!("it is a message")
+        };
+        assert_eq!(params, Some(&br#"{"a":1}"#[..]));
+    }
+
+    #[test]
     fn the_elements_of_an_array_are_lines_of_their_own() {
         let told = |line: &[u8]| -> Vec<String> {
             let elements = batch_elements(line);

@@ -110,3 +110,17 @@ pub struct HeldKey {
     /// The window's own name: a run id, a thread id, or empty for the journal.
     pub window_id: String,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_read_back() {
+        for window in [Window::Run, Window::Thread, Window::Journal] {
+            assert_eq!(Window::from_name(window.name()), Some(window));
+        }
+        assert_eq!(Window::from_name("run "), None);
+        assert_eq!(WorkflowId("order 7".into()).to_string(), "order 7");
+    }
+}

@@ -168,6 +168,19 @@ mod tests {
     }
 
     #[test]
+    fn the_age_that_is_asked_for_is_old_enough() {
+        let fate_at = |age_us: i64| {
+            let mut entry = entry(Status::Completed);
+            entry.completed_at = Some(Micros(NOW.0 - age_us));
+            entry.delivered_at = entry.completed_at;
+            fate(&entry, true, 5, rule(false), NOW)
+        };
+        let limit = i64::try_from(rule(false).older_than.as_micros()).unwrap();
+        assert_eq!(fate_at(limit - 1), Fate::Keep(Reason::Young));
+        assert_eq!(fate_at(limit), Fate::Bury);
+    }
+
+    #[test]
     fn what_is_buried_is_not_buried_again() {
         let mut entry = entry(Status::Completed);
         entry.is_tombstone = true;

@@ -281,6 +281,7 @@ mod tests {
         let plain = of("charge", Some(r#"{"amount":100}"#), false);
         let hidden = keyed(&plain, &key);
         assert_ne!(hidden, plain);
+        assert_eq!(format!("{hidden:?}"), format!("Signature({hidden})"));
         assert_eq!(
             (hidden.to_string().as_str(), key.fingerprint().as_str()),
             (KEYED_GOLDEN, FINGERPRINT_GOLDEN)

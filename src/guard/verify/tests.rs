@@ -90,6 +90,19 @@ fn each_sort_of_damage_is_found_where_it_is() {
         ("DELETE FROM gaps", vec![("missing", at(8))]),
         ("UPDATE gaps SET last_seq = 8", vec![("missing", at(8))]),
         ("UPDATE gaps SET last_seq = 99", vec![("gap", at(8))]),
+        ("UPDATE gaps SET first_seq = 0", vec![("gap", at(0))]),
+        (
+            "INSERT INTO gaps SELECT branch_id, 9, 9 FROM gaps",
+            vec![("gap", at(9))],
+        ),
+        (
+            "INSERT INTO gaps SELECT branch_id, 11, 10 FROM gaps",
+            vec![("gap", at(11))],
+        ),
+        (
+            "UPDATE workflows SET generation = 9",
+            vec![("session", None)],
+        ),
         (
             "UPDATE branches SET highest_seq = 11",
             vec![("branch", at(12))],
@@ -155,6 +168,73 @@ fn each_sort_of_damage_is_found_where_it_is() {
         } else {
             assert_eq!(found, expected, "{sql}");
         }
+    }
+}
+
+/// Adds a branch 50, without entries, to a journal of every sort of call.
+#[track_caller]
+fn with_branch(parent: i64, forked_at: i64, highest: i64) -> Vec<(&'static str, Option<u64>)> {
+    after(&format!(
+        "INSERT INTO branches SELECT 50, workflow, 50, {parent}, {forked_at}, {highest}, created_at \
+         FROM branches LIMIT 1"
+    ))
+}
+
+#[test]
+fn a_branch_begins_where_it_was_forked_from_one_that_is_older() {
+    let own: i64 = {
+        let world = World::new();
+        drop(calls_of_every_sort(&world));
+        let sql = "SELECT min(id) FROM branches";
+        world.sql().query_row(sql, (), |row| row.get(0)).unwrap()
+    };
+    assert_eq!(with_branch(own, 3, 2), []);
+    assert_eq!(with_branch(own, 1, 0), []);
+    // From 3 on an entry should be there, or have been left out.
+    assert_eq!(with_branch(own, 3, 4), [("missing", Some(3))]);
+    for (parent, forked_at) in [(50, 3), (51, 3), (own, 0), (own + 1, 3)] {
+        let found = with_branch(parent, forked_at, 0);
+        assert!(found.contains(&("branch", None)), "{parent}, {forked_at}");
+    }
+}
+
+#[test]
+fn how_many_are_missing_is_said() {
+    let whats = |sql: &str| -> Vec<String> {
+        let world = World::new();
+        drop(calls_of_every_sort(&world));
+        world.sql().execute_batch(sql).unwrap();
+        all(&world)
+            .0
+            .into_iter()
+            .filter(|finding| matches!(finding.kind, "missing" | "event"))
+            .map(|finding| finding.what)
+            .collect()
+    };
+    for (sql, told) in [
+        (
+            "UPDATE branches SET highest_seq = 13",
+            "entry 13 is missing: it is neither there nor was it left out",
+        ),
+        (
+            "UPDATE branches SET highest_seq = 15",
+            "entries 13 to 15 are missing: not all were left out on purpose",
+        ),
+        ("DELETE FROM events WHERE id = 1", "event 1 is missing"),
+        (
+            "DELETE FROM events WHERE id IN (1, 2)",
+            "events 1 to 2 are missing",
+        ),
+    ] {
+        assert_eq!(whats(sql), [told], "{sql}");
+    }
+}
+
+#[test]
+fn a_keyed_signature_needs_a_key() {
+    for table in ["entries", "attempts"] {
+        let found = after(&format!("UPDATE {table} SET scheme = 'h1' WHERE seq = 1"));
+        assert!(found.contains(&("key", None)), "{table}: {found:?}");
     }
 }
 

@@ -144,6 +144,19 @@ fn every_field_is_read() {
 }
 
 #[test]
+fn a_value_is_written_as_plainly_as_toml_allows() {
+    let value = serde_json::json!({
+        "a-b_C9": ["x", 1, true],
+        "a b": {},
+        "": "\n",
+    });
+    assert_eq!(
+        crate::rules::policy::values::toml_text(&value),
+        r#"{ "" = "\n", "a b" = {}, a-b_C9 = ["x", 1, true] }"#
+    );
+}
+
+#[test]
 fn odd_names_read_back() {
     let text = r#"[tools.t]
         pass_key = { meta = true }
@@ -475,6 +488,9 @@ fn errors_name_the_line_the_field_and_what_was_expected() {
     let dotted = error("[tools.files.read]\njournal = false");
     assert!(dotted.starts_with("1: tools.files.read: unknown field; the fields are journal, key,"));
     assert!(dotted.ends_with("(a tool's name with a dot in it is quoted: [tools.\"files.read\"])"));
+    for no_tool in ["[tools.files]\nread = 1", "[defaults.read]\nkey = \"args\""] {
+        assert!(!error(no_tool).contains("with a dot"), "{no_tool}");
+    }
     for (text, line) in [
         ("[defaults]\ndelivery =", 2),
         ("[tools.t]\na = 1\na = 2", 3),
