@@ -1183,3 +1183,6 @@ fn quarantine(entry: Option<Entry>, seq: Option<Seq>) -> AdmissionVerdict {
         reason: None,
     }))
 }
+
+#[cfg(test)]
+mod tests;

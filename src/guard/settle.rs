@@ -368,3 +368,6 @@ fn about(ticket: Ticket, kind: &'static str, detail: String) -> Note {
         merges: false,
     }
 }
+
+#[cfg(test)]
+mod tests;
