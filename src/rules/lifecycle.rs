@@ -529,6 +529,16 @@ mod tests {
     }
 
     #[test]
+    fn what_did_not_run_was_given_up_by_nobody() {
+        let mut open = entry(Status::Pending);
+        open.gave_up = Some(GaveUp::Gone);
+        open.unanswered = Some(Unanswered::UpstreamExited);
+        let told = void(&open, Micros(9), None).unwrap().entry;
+        assert_eq!((told.gave_up, told.unanswered), (None, None));
+        assert_eq!(told.status, Status::Voided);
+    }
+
+    #[test]
     fn notes_and_voiding_apply_to_pending_entries_only() {
         for status in Status::ALL {
             let pending = status == Status::Pending;

@@ -278,17 +278,21 @@ mod tests {
     #[test]
     fn keyed_signatures_are_pinned() {
         let key = SignatureKey([7; 32]);
+        let other = SignatureKey([8; 32]);
         let plain = of("charge", Some(r#"{"amount":100}"#), false);
         let hidden = keyed(&plain, &key);
         assert_ne!(hidden, plain);
         assert_eq!(format!("{hidden:?}"), format!("Signature({hidden})"));
+        assert_eq!(
+            format!("{key:?}"),
+            format!("SignatureKey({FINGERPRINT_GOLDEN})")
+        );
         assert_eq!(
             (hidden.to_string().as_str(), key.fingerprint().as_str()),
             (KEYED_GOLDEN, FINGERPRINT_GOLDEN)
         );
         assert_ne!(hidden, keyed(&plain, &SignatureKey([8; 32])));
         assert_ne!(key.tag(&plain.0), hidden.0);
-        let other = SignatureKey([8; 32]);
         assert_ne!(key.tag(b"a"), key.tag(b"b"));
         assert_ne!(key.tag(b"a"), other.tag(b"a"));
         assert_eq!(key.tag(b"a"), key.tag(b"a"));

@@ -217,6 +217,11 @@ fn a_refusal_says_what_is_wrong_and_whether_a_call_is_refused() {
             true,
         ),
         (
+            r#"{"method":"tools/call","id":1,"id":1,"params":{"name":"t"}}"#,
+            "the member id stands twice",
+            true,
+        ),
+        (
             r#"[{"method":"ping","id":1,"id":1}]"#,
             "a message of the array is invalid: the member id stands twice",
             false,
