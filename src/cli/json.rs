@@ -104,18 +104,26 @@ impl<'a> LongDocument<'a> {
         Ok(())
     }
 
-    /// Ends the list and the document. `rest` must be an object with at least one member: what
+    /// Adds the last items, and ends the list and the document. `rest` must be an object with at least one member: what
     /// follows the list.
     ///
     /// # Errors
     ///
     /// As [`Output::data`].
-    pub fn end(self, rest: &impl Serialize) -> Result<(), CliError> {
+    pub fn end_with(self, items: &[impl Serialize], rest: &impl Serialize) -> Result<(), CliError> {
         let output = self.output;
-        output.bytes(self.last_piece(rest)?.as_bytes())
+        output.bytes(self.last_piece(items, rest)?.as_bytes())
     }
 
-    fn last_piece(mut self, rest: &impl Serialize) -> Result<String, CliError> {
+    /// Returns what has not been written yet of the whole document.
+    pub(super) fn last_piece(
+        mut self,
+        items: &[impl Serialize],
+        rest: &impl Serialize,
+    ) -> Result<String, CliError> {
+        for item in items {
+            self.add(item)?;
+        }
         if !self.is_empty {
             self.piece.push_str("\n  ");
         }
@@ -164,7 +172,8 @@ mod tests {
         for count in 0..=items.len() {
             let rest = serde_json::json!({"counts": {"n": count}, "more": []});
             let mut long = output.long_document("items");
-            for item in &items[..count] {
+            let (early, late) = items[..count].split_at(count / 2);
+            for item in early {
                 long.add(item).unwrap();
             }
             let whole = Whole {
@@ -173,7 +182,7 @@ mod tests {
                 rest: &rest,
             };
             let whole = pretty(&whole).unwrap() + "\n";
-            assert_eq!(long.last_piece(&rest).unwrap(), escape_json(&whole));
+            assert_eq!(long.last_piece(late, &rest).unwrap(), escape_json(&whole));
         }
     }
 }

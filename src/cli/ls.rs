@@ -165,12 +165,7 @@ pub(super) fn run(args: &LsArgs, env: Env<'_>) -> Result<Exit, CliError> {
     written?;
     listing.finish();
     match form {
-        Form::Json => {
-            for entry in &listing.entries {
-                document.add(entry)?;
-            }
-            document.end(&listing)?;
-        }
+        Form::Json => document.end_with(&listing.entries, &listing)?,
         Form::JsonLines => {
             for entry in &listing.entries {
                 lines.add(entry)?;

@@ -79,7 +79,9 @@ fn a_table_for_a_terminal() {
 
 #[test]
 fn a_document_for_programs() {
-    let text = serde_json::to_string_pretty(&listing(0)).unwrap() + "\n";
+    let (output, listing) = (Output::plain(), listing(0));
+    let document = output.long_document("entries");
+    let text = document.last_piece(&listing.entries, &listing).unwrap();
     assert_golden("cli/ls.json", &text);
 }
 
