@@ -17,11 +17,6 @@ fn listed(world: &World, conditions: &[&str]) -> Vec<u64> {
     seqs.map(|entry| entry["seq"].as_u64().unwrap()).collect()
 }
 
-fn sql(world: &World, text: &str) {
-    let db = rusqlite::Connection::open(world.journal()).unwrap();
-    db.execute_batch(text).unwrap();
-}
-
 /// One entry of each sort; seq 5 runs until "h" is released.
 #[test]
 fn each_sort_of_entry_is_told_from_the_others_beside_a_running_proxy() {
@@ -130,7 +125,7 @@ fn what_is_not_there_is_said_with_the_codes_of_the_contract() {
     assert_eq!(code(&["show", "2"]), Some(1));
     assert_eq!(code(&["show", "1", "--workflow-id", "no"]), Some(1));
     assert_eq!(code(&["show", "1", "--branch", "1"]), Some(1));
-    sql(&world, "CREATE TABLE stray (x)");
+    world.sql("CREATE TABLE stray (x)");
     assert_eq!(code(&["ls"]), Some(5), "a journal with other tables");
 }
 
@@ -168,7 +163,7 @@ fn a_damaged_entry_hides_no_other() {
             assert_done(&proxy.call(&Call::charge(seq).seq(seq)));
         }
         proxy.stop();
-        sql(&world, damage);
+        world.sql(damage);
         assert_eq!(listed(&world, &[]), [1, 2, 3], "{damage}");
         assert_eq!(listed(&world, &["--quarantined"]), [2], "{damage}");
         assert_eq!(listed(&world, &["--in-doubt"]), [0; 0], "{damage}");
@@ -218,8 +213,7 @@ fn a_large_journal_is_listed_in_little_memory() {
     assert_done(&proxy.call(&Call::charge(1)));
     proxy.stop();
     // The checksums don't hold, which costs as much to find out.
-    sql(
-        &world,
+    world.sql(
         "WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)
          INSERT INTO entries SELECT e.branch_id, n.i, 'bulk', e.status, 1, 0, n.i, 1, e.scheme,
          e.signature, e.created_at + n.i, e.completed_at, e.delivered_at, NULL, NULL, 0,

@@ -5,11 +5,6 @@ use serde_json::{Value, json};
 use crate::call::{Call, assert_done};
 use crate::world::World;
 
-fn sql(world: &World, text: &str) {
-    let db = rusqlite::Connection::open(world.journal()).unwrap();
-    db.execute_batch(text).unwrap();
-}
-
 fn verify(world: &World) -> (Option<i32>, Value) {
     let output = world.operator(&["verify", "--json"]);
     let report = serde_json::from_slice(&output.stdout)
@@ -56,8 +51,7 @@ fn a_sound_journal_holds_with_and_without_a_proxy() {
 #[test]
 fn every_damage_is_listed_at_once_with_code_4() {
     let world = filled();
-    sql(
-        &world,
+    world.sql(
         "UPDATE entries SET tool = 'refund' WHERE seq = 2;
          UPDATE outcomes SET body = x'7b7d' WHERE fence = 3;
          DELETE FROM entries WHERE seq = 4;

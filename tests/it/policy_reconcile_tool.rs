@@ -309,16 +309,22 @@ fn an_upstream_that_ends_instead_of_answering_leaves_the_doubt() {
     }
 }
 
+/// A proxy whose call 2 has met a doubt, and whose question the upstream holds at "h".
+fn asking(world: &World, era: Era) -> Proxy {
+    era.lose(world);
+    let mut script = says(&json!({"found": true}));
+    script["hold_before"] = json!("h");
+    let mut proxy = era.start(world, &policy(&script, ""));
+    proxy.send_call(&era.charge(2));
+    world.wait_held("h");
+    proxy
+}
+
 #[test]
 fn the_journal_knows_of_the_question_before_the_upstream_does() {
     let world = World::new();
     let era = Era::Initialize;
-    era.lose(&world);
-    let mut script = says(&json!({"found": true}));
-    script["hold_before"] = json!("h");
-    let mut proxy = era.start(&world, &policy(&script, ""));
-    proxy.send_call(&era.charge(2));
-    world.wait_held("h");
+    let mut proxy = asking(&world, era);
     let asked = questions(&world);
     let id = asked[0]["id"].as_str().unwrap();
     let events = world.show_json(1)["events"].to_string();
@@ -383,12 +389,7 @@ fn a_handshake_that_never_ends_does_not_keep_the_call() {
 fn one_question_serves_all_that_wait_also_after_a_cancellation() {
     let world = World::new();
     let era = Era::Initialize;
-    era.lose(&world);
-    let mut script = says(&json!({"found": true}));
-    script["hold_before"] = json!("h");
-    let mut proxy = era.start(&world, &policy(&script, ""));
-    proxy.send_call(&era.charge(2));
-    world.wait_held("h");
+    let mut proxy = asking(&world, era);
     proxy.cancel(2);
     for id in 3..6 {
         proxy.send_call(&era.charge(id));

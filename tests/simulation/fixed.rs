@@ -5,14 +5,16 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use checkpoint::guard::{Done, Guard, Op, Options as GuardOptions};
-use checkpoint::journal::{Durability, Journal as _, Session as Row, Transaction as _, Write};
+use checkpoint::journal::{
+    Durability, Journal as _, JournalError, Session as Row, Transaction as _, Write,
+};
 use checkpoint::proxy::session::{Session, UpstreamEnd};
 use checkpoint::rules::entry::{Entry, Status};
 use checkpoint::rules::ids::Micros;
 use checkpoint::rules::lifecycle;
 
 use crate::plan::Plan;
-use crate::promise::{Promise, Reach};
+use crate::promise::Promise;
 use crate::store::{Alive, Around, Shared, SimJournal, Store};
 use crate::world::World;
 
@@ -88,6 +90,24 @@ impl Proxy {
             let done = self.run(&ops);
             self.session.journal_done(done, self.now);
         }
+    }
+
+    /// Writes the next batch, of which the session has not been told yet.
+    fn one_batch(&mut self) -> Vec<Done> {
+        let ops = self.session.take_ops(self.now).unwrap();
+        self.run(&ops)
+    }
+
+    /// Writes the next batch and tells the session, and leaves what comes of it.
+    fn journal_once(&mut self) {
+        let done = self.one_batch();
+        self.session.journal_done(done, self.now);
+    }
+
+    /// The next batch is not written.
+    fn journal_fails(&mut self, error: &JournalError) {
+        let ops = self.session.take_ops(self.now).unwrap();
+        self.session.journal_failed(ops, error, self.now);
     }
 
     fn later(&mut self, by: Duration) {
@@ -180,8 +200,7 @@ fn what_answers_a_cancelled_call_does_not_answer_the_next_one_of_its_id() {
     one.journal();
     // The journal has been asked, and its answer is on its way.
     two.later(Duration::from_secs(1));
-    let ops = two.session.take_ops(two.now).unwrap();
-    let done = two.run(&ops);
+    let done = two.one_batch();
     two.cancel(7);
     two.call(
         7,
@@ -237,12 +256,8 @@ fn a_sent_call_whose_journal_fails_afterwards_is_not_called_not_started() {
     one.sent();
     void(&store);
     one.answer(1, "late");
-    let ops = one.session.take_ops(one.now).unwrap();
-    let done = one.run(&ops);
-    one.session.journal_done(done, one.now);
-    let ops = one.session.take_ops(one.now).unwrap();
-    let error = checkpoint::journal::JournalError::Failed("a fault".into());
-    one.session.journal_failed(ops, &error, one.now);
+    one.journal_once();
+    one.journal_fails(&JournalError::Failed("a fault".into()));
     let told = one.told();
     assert!(told.contains("\"side_effect\":\"unknown\""), "{told}");
 }
@@ -289,8 +304,7 @@ fn an_equal_call_after_a_cancellation_joins_the_one_that_was_being_reserved() {
     let store = store();
     let mut one = Proxy::new(&store);
     one.call(1, BARE);
-    let ops = one.session.take_ops(one.now).unwrap();
-    let done = one.run(&ops);
+    let done = one.one_batch();
     one.cancel(1);
     one.call(2, BARE);
     one.session.journal_done(done, one.now);
@@ -326,8 +340,7 @@ fn a_call_that_was_cancelled_while_its_lease_was_looked_at_is_known_to_have_been
     let store = store();
     let mut one = Proxy::new(&store);
     one.call(1, BARE);
-    let ops = one.session.take_ops(one.now).unwrap();
-    let done = one.run(&ops);
+    let done = one.one_batch();
     // So late that its fence is looked at again before it goes out.
     one.now += Duration::from_secs(60);
     one.cancel(1);
@@ -343,13 +356,10 @@ fn nobody_waits_for_a_call_that_could_not_be_confirmed() {
     let store = store();
     let (mut one, mut two) = (Proxy::new(&store), Proxy::new(&store));
     one.call(1, SEQ_1);
-    let ops = one.session.take_ops(one.now).unwrap();
-    let done = one.run(&ops);
+    let done = one.one_batch();
     one.now += Duration::from_secs(60);
     one.session.journal_done(done, one.now);
-    let ops = one.session.take_ops(one.now).unwrap();
-    let error = checkpoint::journal::JournalError::Full;
-    one.session.journal_failed(ops, &error, one.now);
+    one.journal_fails(&JournalError::Full);
     assert!(one.told().contains("\"not_started\""));
     one.journal();
     two.call(1, SEQ_1);
@@ -365,9 +375,7 @@ fn a_void_that_could_not_be_written_is_written_later() {
     one.journal();
     one.session
         .upstream_ended(UpstreamEnd::default(), 0, one.now);
-    let ops = one.session.take_ops(one.now).unwrap();
-    let error = checkpoint::journal::JournalError::Full;
-    one.session.journal_failed(ops, &error, one.now);
+    one.journal_fails(&JournalError::Full);
     one.later(Duration::from_secs(1));
     one.journal();
     two.call(1, SEQ_1);
@@ -394,9 +402,7 @@ fn each_answer_in_an_array_is_marked_where_it_could_not_be_written() {
     let store = store();
     let answers = "{\"id\":1,\"result\":{}}, {\"id\":2,\"result\":{}}";
     let mut one = answered_in_an_array(&store, answers);
-    let ops = one.session.take_ops(one.now).unwrap();
-    let error = checkpoint::journal::JournalError::Full;
-    one.session.journal_failed(ops, &error, one.now);
+    one.journal_fails(&JournalError::Full);
     let told = one.told();
     assert_eq!(told.lines().count(), 1, "{told}");
     for seq in [1, 2] {
@@ -465,8 +471,7 @@ fn an_outcome_that_was_found_for_a_cancelled_call_answers_the_next_one() {
     one.journal();
     // It is found for the second, which is cancelled before the journal has answered.
     one.call(2, BARE);
-    let ops = one.session.take_ops(one.now).unwrap();
-    let done = one.run(&ops);
+    let done = one.one_batch();
     one.cancel(2);
     one.session.journal_done(done, one.now);
     one.call(3, BARE);
@@ -493,17 +498,7 @@ fn an_end_waits_for_a_request_for_a_while_and_for_a_subscription_not_at_all() {
 
 const AT_LEAST_ONCE: Promise = Promise {
     at_least_once: true,
-    attempts_max: 3,
-    retries_failures: false,
-    retries_tool_errors: false,
-    refuses_in_flight: false,
-    shields: false,
-    reach: Reach::Workflow,
-    derives_key: false,
-    stores_results: true,
-    doubts_spread: true,
-    redelivers: true,
-    finishes_lost: false,
+    ..Promise::USUAL
 };
 
 #[test]
@@ -520,13 +515,9 @@ fn a_call_that_was_taken_over_is_not_called_not_started() {
     two.journal();
     assert!(two.sent().contains("tools/call"));
     one.later(Duration::from_secs(60));
-    let ops = one.session.take_ops(one.now).unwrap();
-    let done = one.run(&ops);
-    one.session.journal_done(done, one.now);
+    one.journal_once();
     // It asks for the new owner's outcome, and the journal fails.
-    let ops = one.session.take_ops(one.now).unwrap();
-    let error = checkpoint::journal::JournalError::ReadOnly("a fault".into());
-    one.session.journal_failed(ops, &error, one.now);
+    one.journal_fails(&JournalError::ReadOnly("a fault".into()));
     let told = one.told();
     assert!(told.contains("\"side_effect\":\"unknown\""), "{told}");
 }
@@ -536,9 +527,7 @@ fn the_cancellation_of_a_call_that_the_journal_refused_is_not_forwarded() {
     let store = store();
     let mut one = Proxy::new(&store);
     one.call(1, SEQ_1);
-    let ops = one.session.take_ops(one.now).unwrap();
-    let error = checkpoint::journal::JournalError::Full;
-    one.session.journal_failed(ops, &error, one.now);
+    one.journal_fails(&JournalError::Full);
     one.cancel(1);
     assert!(one.told().contains("\"not_started\""));
     assert_eq!(one.sent(), "");
@@ -556,9 +545,7 @@ fn who_joined_a_call_whose_outcome_could_not_be_written_is_told() {
     two.call(1, SEQ_1);
     two.journal();
     one.answer(1, "done");
-    let ops = one.session.take_ops(one.now).unwrap();
-    let error = checkpoint::journal::JournalError::Full;
-    one.session.journal_failed(ops, &error, one.now);
+    one.journal_fails(&JournalError::Full);
     assert!(one.told().contains("\"journaled\":false"));
     for proxy in [&mut one, &mut two] {
         for _ in 0..4 {
@@ -612,16 +599,13 @@ fn a_cancelled_call_that_is_reserved_anew_is_known_to_have_been_given_up() {
     let store = store();
     let mut one = Proxy::new(&store);
     one.call(1, BARE);
-    let ops = one.session.take_ops(one.now).unwrap();
-    let done = one.run(&ops);
+    let done = one.one_batch();
     one.now += Duration::from_secs(60);
     one.session.journal_done(done, one.now);
     one.cancel(1);
     void(&store);
     // Its fence is gone, so that it is asked about anew.
-    let ops = one.session.take_ops(one.now).unwrap();
-    let done = one.run(&ops);
-    one.session.journal_done(done, one.now);
+    one.journal_once();
     let ops = one.session.take_ops(one.now).unwrap();
     one.run(&ops);
     assert_eq!(entry(&store).status, Status::Pending);

@@ -36,22 +36,27 @@ pub(crate) struct Promise {
     pub(crate) finishes_lost: bool,
 }
 
+impl Promise {
+    /// What a policy file without a line promises.
+    pub(crate) const USUAL: Self = Self {
+        at_least_once: false,
+        attempts_max: 3,
+        retries_failures: false,
+        retries_tool_errors: false,
+        refuses_in_flight: false,
+        shields: false,
+        reach: Reach::Workflow,
+        derives_key: false,
+        stores_results: true,
+        doubts_spread: true,
+        redelivers: true,
+        finishes_lost: false,
+    };
+}
+
 impl Default for Promise {
     fn default() -> Self {
-        Self {
-            at_least_once: false,
-            attempts_max: 3,
-            retries_failures: false,
-            retries_tool_errors: false,
-            refuses_in_flight: false,
-            shields: false,
-            reach: Reach::Workflow,
-            derives_key: false,
-            stores_results: true,
-            doubts_spread: true,
-            redelivers: true,
-            finishes_lost: false,
-        }
+        Self::USUAL
     }
 }
 
