@@ -400,6 +400,8 @@ impl Session {
                 | Stage::Settling(_) => {}
             }
         }
+        // In the order of their ids, not of the map: one seed is one story.
+        beats.sort();
         overdue.sort();
         due.sort();
         for key in beats {
