@@ -2,7 +2,7 @@
 
 use std::io::{self, Write as _};
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,8 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::roles::{LOG_BYTES, START};
+use crate::log;
+use crate::roles::START;
 
 /// How long an answer may take before the run is given up.
 const PATIENCE_MS: u16 = 60_000;
@@ -25,7 +26,8 @@ pub(crate) enum Between {
     Direct,
     /// The relay.
     Relay,
-    /// The relay with two synced writes a call, into this file.
+    /// The relay with two synced writes a call, into this file; two commits of bare SQLite, if
+    /// it is a `.db`.
     Synced(PathBuf),
     /// `checkpoint` without a journal.
     Pass,
@@ -107,12 +109,10 @@ impl Peer {
                 command.args(["--role", "relay", "-"]);
                 command
             }
-            Between::Synced(log) => {
-                if !log.exists() {
-                    prepare_log(log)?;
-                }
+            Between::Synced(path) => {
+                log::prepare(path)?;
                 let mut command = Command::new(&me);
-                command.args(["--role", "relay"]).arg(log);
+                command.args(["--role", "relay"]).arg(path);
                 command
             }
             Between::Pass | Between::Journal(_) => {
@@ -370,14 +370,4 @@ impl Drop for Peer {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
-}
-
-/// Makes a log's file and writes all of it, so that later writes change no size and no extent.
-fn prepare_log(path: &Path) -> io::Result<()> {
-    let mut file = std::fs::File::create(path)?;
-    let zeros = vec![0; 1 << 20];
-    for _ in 0..LOG_BYTES / zeros.len() {
-        file.write_all(&zeros)?;
-    }
-    file.sync_all()
 }

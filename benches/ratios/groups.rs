@@ -77,6 +77,11 @@ pub(crate) fn synced(plan: &Plan) -> Between {
     Between::Synced(plan.folder.join("synced.log"))
 }
 
+/// The floor of what keeps its journal in SQLite.
+fn bare(folder: &Path, name: &str) -> Between {
+    Between::Synced(folder.join(format!("bare-{name}.db")))
+}
+
 /// Some turns before the count begins, so that caches, logs and branches are warm.
 fn warmed(between: &Between, result: Option<usize>, load: Load, calls: usize) -> io::Result<Peer> {
     let mut peer = Peer::ready(between, result)?;
@@ -92,6 +97,7 @@ fn sequential(plan: &Plan, table: &mut Table, bytes: usize, size: &str) -> io::R
         synced(plan),
         Between::Pass,
         journal(plan, &format!("sequential{bytes}")),
+        bare(&plan.folder, &format!("sequential{bytes}")),
     ];
     let mut peers = Vec::new();
     for between in &between {
@@ -118,6 +124,10 @@ fn sequential(plan: &Plan, table: &mut Table, bytes: usize, size: &str) -> io::R
     table.ratio(&what, "x", Goal::Shown, ratio(&found, 3, 1, cpu));
     let what = format!("journaled, {size}, p50 / relay-sync2");
     table.ratio(&what, "x", journaled, ratio(&found, 4, 2, middle));
+    let what = format!("relay-sqlite2, {size}, p50 / relay-sync2");
+    table.ratio(&what, "x", Goal::Shown, ratio(&found, 5, 2, middle));
+    let what = format!("journaled, {size}, p50 / relay-sqlite2");
+    table.ratio(&what, "x", Goal::Shown, ratio(&found, 4, 5, middle));
     let what = format!("journaled, {size}, CPU / relay");
     table.ratio(&what, "x", Goal::Shown, ratio(&found, 4, 1, cpu));
     let all = |seat: usize| -> Vec<Duration> {
@@ -138,6 +148,9 @@ fn sequential(plan: &Plan, table: &mut Table, bytes: usize, size: &str) -> io::R
         Goal::Most(goal),
         at(&ours, 0.99) / at(&floor, 0.99),
     );
+    let what = format!("relay-sqlite2, {size}, p99 of as many / relay-sync2");
+    let p99 = at(&all(5), 0.99) / at(&floor, 0.99);
+    table.count(&what, "x", Goal::Shown, p99);
     peers.into_iter().try_for_each(Peer::end)
 }
 
@@ -199,6 +212,7 @@ fn in_flight(plan: &Plan, table: &mut Table) -> io::Result<()> {
         synced(plan),
         Between::Pass,
         journal(plan, "flight"),
+        bare(&plan.folder, "flight"),
     ] {
         peers.push(warmed(&between, None, load, 100)?);
     }
@@ -221,15 +235,20 @@ fn in_flight(plan: &Plan, table: &mut Table) -> io::Result<()> {
         table.ratio(&what, "x", Goal::Shown, ratio(&found, 2, 0, rate));
         let what = format!("{width} in flight, journaled, calls/s / relay-sync2");
         table.ratio(&what, "x", floor, ratio(&found, 3, 1, rate));
+        let what = format!("{width} in flight, relay-sqlite2, calls/s / relay-sync2");
+        table.ratio(&what, "x", Goal::Shown, ratio(&found, 4, 1, rate));
         let alone = match width {
             64 => Goal::Least(25.0),
             256 => Goal::Least(45.0),
             _ => Goal::Shown,
         };
         let gain = Spread::of(found[3].iter().map(|rates| rates[place] / rates[0]));
+        let bare = Spread::of(found[4].iter().map(|rates| rates[place] / rates[0]));
         if place > 0 {
             let what = format!("{width} in flight, journaled, calls/s / 1 in flight");
             table.ratio(&what, "x", alone, gain);
+            let what = format!("{width} in flight, relay-sqlite2, calls/s / 1 in flight");
+            table.ratio(&what, "x", Goal::Shown, bare);
         }
     }
     peers.into_iter().try_for_each(Peer::end)
@@ -337,6 +356,7 @@ fn tmpfs(plan: &Plan, table: &mut Table) -> io::Result<()> {
     for between in [
         Between::Relay,
         Between::Journal(folder.path().join("memory.db")),
+        bare(folder.path(), "memory"),
     ] {
         peers.push(warmed(&between, None, load, 200)?);
     }
@@ -355,13 +375,18 @@ fn tmpfs(plan: &Plan, table: &mut Table) -> io::Result<()> {
         Goal::Most(1.8),
         p50,
     );
-    let cpu = Spread::of(found[1].iter().map(|turn| turn.1 * 1e6 / CALLS as f64));
+    let p50 = ratio(&found, 2, 0, |turn| turn.0);
     table.ratio(
-        "journaled on tmpfs, 100 B, CPU of a call",
-        "µs",
+        "relay-sqlite2 on tmpfs, 100 B, p50 / relay",
+        "x",
         Goal::Shown,
-        cpu,
+        p50,
     );
+    for (seat, name) in [(1, "journaled"), (2, "relay-sqlite2")] {
+        let cpu = Spread::of(found[seat].iter().map(|turn| turn.1 * 1e6 / CALLS as f64));
+        let what = format!("{name} on tmpfs, 100 B, CPU of a call");
+        table.ratio(&what, "µs", Goal::Shown, cpu);
+    }
     peers.into_iter().try_for_each(Peer::end)
 }
 

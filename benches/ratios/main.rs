@@ -22,6 +22,7 @@ mod groups;
 #[path = "../../tests/peers/install.rs"]
 mod install;
 mod large;
+mod log;
 mod peers;
 mod roles;
 mod stats;

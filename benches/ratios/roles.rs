@@ -2,26 +2,20 @@
 //!
 //! They are this same program under another name, so that one command measures everything.
 
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use crate::log::Log;
 use crate::peers;
 
 /// The first bytes of every line that the driver and the upstream write; the id follows.
 pub(crate) const START: &[u8] = br#"{"jsonrpc":"2.0","id":"#;
-
-/// What a synced log writes at once, in bytes: a block of the file system.
-const BLOCK_BYTES: usize = 4096;
-
-/// The size of a synced log, in bytes; it is written over from its start when it is full.
-pub(crate) const LOG_BYTES: usize = 32 << 20;
 
 /// Runs as `name` with `words`.
 pub(crate) fn run(name: &str, words: &[String]) -> io::Result<()> {
@@ -166,39 +160,13 @@ struct Way {
     is_at_end: bool,
 }
 
-/// A preallocated file that is written over block by block, with a bare sync after each write.
-struct Log {
-    file: File,
-    at: usize,
-    blocks: Vec<u8>,
-}
-
-impl Log {
-    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let padded = bytes.len().next_multiple_of(BLOCK_BYTES);
-        self.blocks.clear();
-        self.blocks.extend_from_slice(bytes);
-        self.blocks.resize(padded, 0);
-        if self.at + padded > LOG_BYTES {
-            self.at = 0;
-        }
-        self.file.write_all_at(&self.blocks, self.at as u64)?;
-        self.at += padded;
-        self.file.sync_data()
-    }
-}
-
 /// One thread that polls both pipes and copies bytes; with a log, whole lines are written to it
 /// and synced before they go on, all that came in one read under one sync.
 fn relay(words: &[String]) -> io::Result<()> {
     let (log, echo) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut log = match log.as_str() {
         "-" => None,
-        path => Some(Log {
-            file: File::options().write(true).open(path)?,
-            at: 0,
-            blocks: Vec::new(),
-        }),
+        path => Some(Log::open(Path::new(path))?),
     };
     let mut upstream = Command::new(std::env::current_exe()?)
         .args(["--role", "echo"])

@@ -204,7 +204,7 @@ impl Reader {
         let sqlite = |source| CannotUse::sqlite("read", path.as_path(), source);
         opened.connection.busy_timeout(PATIENCE).map_err(sqlite)?;
         let shape = super::schema::shape(&opened.connection).map_err(sqlite)?;
-        if shape != super::schema::expected_shape().map_err(sqlite)? {
+        if shape != super::schema::expected_shape() {
             return Err(damaged(
                 path,
                 "its tables are not those of this schema version",

@@ -223,13 +223,37 @@ pub fn shape(db: &Connection) -> rusqlite::Result<Vec<(String, String)>> {
 
 /// Returns [`shape`] of a journal that this program makes.
 ///
-/// # Errors
-///
-/// SQLite could not make one in memory.
-pub fn expected_shape() -> rusqlite::Result<Vec<(String, String)>> {
-    let db = Connection::open_in_memory()?;
-    for step in STEPS {
-        db.execute_batch(step)?;
+/// SQLite keeps the text of a statement as it was given, so nothing has to be made to know it: a
+/// start would pay a database in memory for it.
+#[must_use]
+pub fn expected_shape() -> Vec<(String, String)> {
+    let mut shape: Vec<(String, String)> = STEPS
+        .iter()
+        .flat_map(|step| step.split(';'))
+        .map(str::trim)
+        .filter_map(|sql| {
+            let (_, named) = sql
+                .split_once("TABLE ")
+                .or_else(|| sql.split_once("INDEX "))?;
+            let name = named.split_whitespace().next()?;
+            Some((name.to_owned(), sql.to_owned()))
+        })
+        .collect();
+    shape.sort();
+    shape
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_expected_shape_is_what_sqlite_keeps() {
+        let db = Connection::open_in_memory().unwrap();
+        for step in STEPS {
+            db.execute_batch(step).unwrap();
+        }
+        assert_eq!(expected_shape(), shape(&db).unwrap());
+        assert!(expected_shape().len() > 10);
     }
-    shape(&db)
 }

@@ -207,7 +207,7 @@ impl Walk {
     /// The journal can't be read.
     pub fn shape_faults(&self) -> Result<Vec<String>, JournalError> {
         let found = super::schema::shape(self.db()).map_err(|error| sqlite::classify(&error))?;
-        let expected = super::schema::expected_shape().map_err(|error| sqlite::classify(&error))?;
+        let expected = super::schema::expected_shape();
         let mut faults = Vec::new();
         for (name, sql) in &expected {
             match found.iter().find(|(other, _)| other == name) {

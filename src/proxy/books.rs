@@ -6,7 +6,7 @@
 //! Must not: decide about a call.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::group::{boot_id, group_alive_at};
 use super::guardian::Guardian;
@@ -29,6 +29,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Free space that a reservation needs, in bytes, so that a full disk is met before the call and
 /// not at its outcome (contract, section 8).
 const ROOM_BYTES: u64 = 64 << 20;
+
+/// Free space with which the next look is put off, in bytes, and for how long: far more than a
+/// disk takes in that time.
+const PLENTY_BYTES: u64 = 4 << 30;
+const PLENTY_LASTS: Duration = Duration::from_millis(100);
 
 /// Pages in the write-ahead log at which a commit moves them into the journal: fewer than the
 /// log is made long for (`desk`), and rarer than one call in a hundred at 10 KB.
@@ -104,6 +109,7 @@ pub fn open(
         guardian,
         boot_id: boot_id().unwrap_or_default(),
         has_warned: false,
+        roomy_until: None,
     };
     let options = Options { key, ..options };
     Ok(Books {
@@ -256,9 +262,7 @@ pub fn open_sqlite(
     let opened = connection::open_patiently(path, Access::ReadWrite, filesystem, PATIENCE)?;
     let shape = schema::shape(&opened.connection)
         .map_err(|source| CannotUse::sqlite("read", path.as_path(), source))?;
-    let expected = schema::expected_shape()
-        .map_err(|source| CannotUse::sqlite("read", path.as_path(), source))?;
-    if shape != expected {
+    if shape != schema::expected_shape() {
         return Err(CannotUse::Damaged {
             path: path.as_path().to_owned(),
             why: "its tables are not those of this schema version".into(),
@@ -351,7 +355,7 @@ fn signature_key(
                 tx.set_key_fingerprint(key.fingerprint())?;
                 tx.commit()
             };
-            let start = std::time::Instant::now();
+            let start = Instant::now();
             loop {
                 match record(journal) {
                     Ok(()) => break,
@@ -391,6 +395,8 @@ pub struct Around {
     guardian: Arc<Mutex<Guardian>>,
     boot_id: String,
     has_warned: bool,
+    /// Until when there is room for certain.
+    roomy_until: Option<Instant>,
 }
 
 impl Surroundings for Around {
@@ -428,8 +434,15 @@ impl Surroundings for Around {
     }
 
     fn has_room(&mut self) -> bool {
+        if self.roomy_until.is_some_and(|until| Instant::now() < until) {
+            return true;
+        }
         // Best effort: what can't be told does not refuse a call.
-        filesystem::free_bytes(self.path.folder()).map_or(true, |free| free >= ROOM_BYTES)
+        let Ok(free) = filesystem::free_bytes(self.path.folder()) else {
+            return true;
+        };
+        self.roomy_until = (free >= PLENTY_BYTES).then(|| Instant::now() + PLENTY_LASTS);
+        free >= ROOM_BYTES
     }
 
     fn raise_mark(&mut self, fence: Fence) {
