@@ -68,7 +68,7 @@ pub(super) fn run(args: &GcArgs, env: Env<'_>) -> Result<Exit, CliError> {
         output.note(&warning.to_string());
     }
     let mut journal = opened.journal;
-    compact::overwrite_dropped(&path, &journal).map_err(unusable)?;
+    compact::overwrite_dropped(&path, &mut journal).map_err(unusable)?;
     let retention = Retention {
         older_than: args.older_than,
         undelivered_too: args.undelivered_too,

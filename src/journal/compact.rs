@@ -49,7 +49,7 @@ pub struct Compacted {
 /// # Errors
 ///
 /// [`CannotUse::Unsafe`] if it does not take effect.
-pub fn overwrite_dropped(path: &JournalPath, journal: &SqliteJournal) -> Result<(), CannotUse> {
+pub fn overwrite_dropped(path: &JournalPath, journal: &mut SqliteJournal) -> Result<(), CannotUse> {
     connection::set_pragma(journal.connection(), path, "secure_delete", 1)
 }
 
@@ -58,7 +58,7 @@ pub fn overwrite_dropped(path: &JournalPath, journal: &SqliteJournal) -> Result<
 /// # Errors
 ///
 /// The journal can't be read.
-pub fn is_due(path: &JournalPath, journal: &SqliteJournal) -> Result<bool, CannotUse> {
+pub fn is_due(path: &JournalPath, journal: &mut SqliteJournal) -> Result<bool, CannotUse> {
     use rusqlite::OptionalExtension as _;
     let last: Option<String> = journal
         .connection()
@@ -100,7 +100,7 @@ pub fn live_sessions(path: &JournalPath, db: &Connection) -> Result<Vec<u64>, Ca
 ///
 /// The journal can't be read, or its file is not there any more. A file that can't be rebuilt just
 /// now is no error but [`Compacted::left`].
-pub fn compact(path: &JournalPath, journal: &SqliteJournal) -> Result<Compacted, CannotUse> {
+pub fn compact(path: &JournalPath, journal: &mut SqliteJournal) -> Result<Compacted, CannotUse> {
     let db = journal.connection();
     let refuse = |source| CannotUse::sqlite("rebuild", path.as_path(), source);
     let mut done = Compacted {

@@ -7,7 +7,9 @@
 //! Must not: judge a row. A value that no version of this program writes is
 //! [`JournalError::Damaged`].
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use std::collections::HashMap;
+
+use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params};
 
 use super::connection::SPILL_PAGES;
 use super::{
@@ -19,13 +21,33 @@ use crate::rules::ids::{BranchId, Fence, HeldKey, Micros, Seq, SessionId, Window
 use crate::rules::lifecycle::Expect;
 use crate::rules::signature::{Scheme, Signature};
 
+/// [`ENTRY_COLUMNS`] as a literal, for [`entries!`].
+macro_rules! entry_columns {
+    () => {
+        "branch_id, seq, tool, status, attempt, round, fence, session_id, scheme, signature, \
+         created_at, completed_at, delivered_at, gave_up, unanswered, is_error, provenance, \
+         digest, tombstone, key, window, window_id, call_id, checksum"
+    };
+}
+
+/// A query for entries: what follows `FROM entries`.
+macro_rules! entries {
+    ($rest:literal) => {
+        concat!("SELECT ", entry_columns!(), " FROM entries ", $rest)
+    };
+}
+
 /// The columns that [`read_entry`] reads, in its order.
-pub(crate) const ENTRY_COLUMNS: &str = "branch_id, seq, tool, status, attempt, round, fence, session_id, scheme, \
-     signature, created_at, completed_at, delivered_at, gave_up, unanswered, is_error, provenance, \
-     digest, tombstone, key, window, window_id, call_id, checksum";
+pub(crate) const ENTRY_COLUMNS: &str = entry_columns!();
 
 /// Prepared statements kept ready; there are fewer kinds than that.
 const STATEMENTS_MAX: usize = 64;
+
+/// Running calls that are remembered: more than any client has in flight.
+const PENDING_MAX: usize = 4096;
+
+/// Kinds of statements that most batches run.
+const STATEMENTS_OF_A_BATCH: usize = 12;
 
 /// Payloads up to this size, in bytes, are bound and read like any value; larger ones are streamed.
 const BOUND_BYTES_MAX: usize = 256 << 10;
@@ -52,6 +74,7 @@ pub struct SqliteJournal {
     durability: Durability,
     /// Set by the first failure after which what is stored is unknown.
     failed: Option<JournalError>,
+    known: Known,
 }
 
 impl SqliteJournal {
@@ -71,12 +94,15 @@ impl SqliteJournal {
             still_there,
             durability: Durability::Power,
             failed: None,
+            known: Known::default(),
         })
     }
 
     /// Returns the connection, for what is not a call: pragmas, checkpoints, integrity checks.
     #[must_use]
-    pub fn connection(&self) -> &Connection {
+    pub fn connection(&mut self) -> &Connection {
+        // Nobody tells what it is used for.
+        self.known = Known::default();
         &self.db
     }
 
@@ -263,19 +289,23 @@ impl Journal for SqliteJournal {
             }
             return Err(error);
         }
-        Ok(SqliteTransaction {
+        let mut tx = SqliteTransaction {
+            statements: Vec::with_capacity(STATEMENTS_OF_A_BATCH),
             db: &self.db,
             identity: &mut self.identity,
             failed: &mut self.failed,
             is_open: true,
-            known: Known::default(),
-        })
+            known: &mut self.known,
+        };
+        tx.know()?;
+        Ok(tx)
     }
 
     fn reconnect(&mut self) -> Result<(), JournalError> {
         if let Some(failed) = &self.failed {
             return Err(failed.clone());
         }
+        self.known = Known::default();
         self.db = (self.connect)()?;
         self.db
             .set_prepared_statement_cache_capacity(STATEMENTS_MAX);
@@ -286,17 +316,27 @@ impl Journal for SqliteJournal {
 
 /// A transaction of a [`SqliteJournal`]. Dropping it rolls back.
 pub struct SqliteTransaction<'a> {
+    /// Those that it has run. A batch finds them by where their text is, without reading it; there
+    /// are too few for more than a walk.
+    statements: Vec<(&'static str, CachedStatement<'a>)>,
     db: &'a Connection,
     identity: &'a mut Identity,
     failed: &'a mut Option<JournalError>,
     is_open: bool,
-    known: Known,
+    known: &'a mut Known,
 }
 
-/// What a transaction has read and would read again with each call of a batch. It holds the write
-/// lock from its beginning, so nobody else can change any of it.
+/// What was read or written and would be read again by a later step. A transaction holds the write
+/// lock from its beginning, so nobody else can change any of it meanwhile; and the next one takes
+/// it over if no other connection has committed since. What was not committed is forgotten.
 #[derive(Default)]
 struct Known {
+    /// What `PRAGMA data_version` said: another number once another connection has committed
+    /// (SQLite, "PRAGMA data_version").
+    version: Option<i64>,
+    /// Running calls that this connection has written, as they stand, so that an outcome finds
+    /// its own. At most [`PENDING_MAX`].
+    pending: HashMap<(BranchId, Seq), Stored>,
     /// The workflow asked for last. Its active branch is as it was read: [`Known::branches`] has
     /// it as it is.
     workflow: Option<Workflow>,
@@ -323,6 +363,9 @@ impl Known {
 
 impl Drop for SqliteTransaction<'_> {
     fn drop(&mut self) {
+        if self.is_open {
+            *self.known = Known::default();
+        }
         if self.is_open && !self.db.is_autocommit() {
             // A rollback that fails leaves the transaction open, and then what is stored is
             // unknown: nothing more may be written on this connection.
@@ -333,7 +376,7 @@ impl Drop for SqliteTransaction<'_> {
     }
 }
 
-impl SqliteTransaction<'_> {
+impl<'a> SqliteTransaction<'a> {
     fn fail(&mut self, error: &rusqlite::Error) -> JournalError {
         let error = classify(error);
         if error.is_final() {
@@ -342,27 +385,39 @@ impl SqliteTransaction<'_> {
         error
     }
 
+    /// Returns the statement of this text, ready to be run.
+    fn statement(&mut self, sql: &'static str) -> rusqlite::Result<&mut CachedStatement<'a>> {
+        let is_it = |(known, _): &(&'static str, _)| std::ptr::eq(*known, sql);
+        let found = self.statements.iter().position(is_it);
+        let place = match found {
+            Some(place) => place,
+            None => {
+                self.statements.push((sql, self.db.prepare_cached(sql)?));
+                self.statements.len() - 1
+            }
+        };
+        Ok(&mut self.statements[place].1)
+    }
+
     fn one<T>(
         &mut self,
-        sql: &str,
+        sql: &'static str,
         parameters: impl rusqlite::Params,
         read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
     ) -> Result<Option<T>, JournalError> {
-        self.db
-            .prepare_cached(sql)
-            .and_then(|mut statement| statement.query_row(parameters, read).optional())
+        self.statement(sql)
+            .and_then(|statement| statement.query_row(parameters, read).optional())
             .map_err(|error| self.fail(&error))
     }
 
     fn all<T>(
         &mut self,
-        sql: &str,
+        sql: &'static str,
         parameters: impl rusqlite::Params,
         read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
     ) -> Result<Vec<T>, JournalError> {
-        self.db
-            .prepare_cached(sql)
-            .and_then(|mut statement| {
+        self.statement(sql)
+            .and_then(|statement| {
                 statement
                     .query_map(parameters, read)?
                     .collect::<rusqlite::Result<Vec<T>>>()
@@ -370,11 +425,26 @@ impl SqliteTransaction<'_> {
             .map_err(|error| self.fail(&error))
     }
 
-    fn run(&mut self, sql: &str, parameters: impl rusqlite::Params) -> Result<usize, JournalError> {
-        self.db
-            .prepare_cached(sql)
-            .and_then(|mut statement| statement.execute(parameters))
+    fn run(
+        &mut self,
+        sql: &'static str,
+        parameters: impl rusqlite::Params,
+    ) -> Result<usize, JournalError> {
+        self.statement(sql)
+            .and_then(|statement| statement.execute(parameters))
             .map_err(|error| self.fail(&error))
+    }
+
+    /// Begins with what the last transaction knew, unless somebody else has written since.
+    fn know(&mut self) -> Result<(), JournalError> {
+        let version = self.one("PRAGMA data_version", (), |row| row.get(0))?;
+        if version.is_none() || self.known.version != version {
+            *self.known = Known {
+                version,
+                ..Known::default()
+            };
+        }
+        Ok(())
     }
 
     /// Writes what was put off: each raised branch's highest seq.
@@ -401,6 +471,65 @@ impl SqliteTransaction<'_> {
 
     /// Writes the entry's row, if what is stored still is what the transition expects.
     fn put_entry(&mut self, write: &Write) -> Result<Applied, JournalError> {
+        let entry = &write.transition.entry;
+        let place = (entry.branch, entry.seq);
+        let applied = match self.known.pending.remove(&place) {
+            Some(was) if is_settled_only(&was.entry, entry) => self.settle_entry(write)?,
+            _ => self.write_entry(write)?,
+        };
+        if applied == Applied::Done && entry.status == Status::Pending {
+            if self.known.pending.len() >= PENDING_MAX {
+                self.known.pending.clear();
+            }
+            let stored = Stored {
+                entry: entry.clone(),
+                checksum: write.checksum,
+            };
+            self.known.pending.insert(place, stored);
+        }
+        Ok(applied)
+    }
+
+    /// Writes what an outcome changes of a running call's row, the rest of which is as it must be.
+    fn settle_entry(&mut self, write: &Write) -> Result<Applied, JournalError> {
+        let entry = &write.transition.entry;
+        let Expect::At {
+            status,
+            attempt,
+            fence,
+        } = write.transition.expect
+        else {
+            return self.write_entry(write);
+        };
+        let changed = self.run(
+            "UPDATE entries SET status = ?3, completed_at = ?4, gave_up = ?5, unanswered = ?6, \
+             is_error = ?7, provenance = ?8, digest = ?9, tombstone = ?10, checksum = ?11 \
+             WHERE branch_id = ?1 AND seq = ?2 AND status = ?12 AND attempt = ?13 AND fence = ?14",
+            params![
+                db_int(entry.branch.0),
+                db_int(entry.seq.0),
+                entry.status.name(),
+                entry.completed_at.map(|at| at.0),
+                entry.gave_up.map(GaveUp::name),
+                entry.unanswered.map(Unanswered::name),
+                entry.is_error,
+                entry.provenance.map(Provenance::name),
+                entry.digest.as_ref().map(|digest| &digest[..]),
+                entry.is_tombstone,
+                &write.checksum[..],
+                status.name(),
+                attempt,
+                db_int(fence.0),
+            ],
+        )?;
+        Ok(if changed == 1 {
+            Applied::Done
+        } else {
+            Applied::Lost
+        })
+    }
+
+    fn write_entry(&mut self, write: &Write) -> Result<Applied, JournalError> {
         let entry = &write.transition.entry;
         let (key, window, window_id) = held(entry.key.as_ref());
         let was = match write.transition.expect {
@@ -623,15 +752,18 @@ impl SqliteTransaction<'_> {
         column: &'static str,
         fence: Fence,
     ) -> Result<Option<Payload>, JournalError> {
-        let bytes = self.one(
-            &format!("SELECT length({column}) FROM {table} WHERE fence = ?1"),
-            [db_int(fence.0)],
-            |row| row.get::<_, Option<i64>>(0),
-        )?;
+        let db = self.db;
+        let bytes = db
+            .query_row(
+                &format!("SELECT length({column}) FROM {table} WHERE fence = ?1"),
+                [db_int(fence.0)],
+                |row| row.get::<_, Option<i64>>(0),
+            )
+            .optional()
+            .map_err(|error| self.fail(&error))?;
         let Some(bytes) = bytes.flatten() else {
             return Ok(None);
         };
-        let db = self.db;
         let read = (|| {
             let blob = db.blob_open("main", table, column, db_int(fence.0), true)?;
             let mut payload = vec![0; usize::try_from(bytes).unwrap_or(0)];
@@ -844,9 +976,7 @@ impl Transaction for SqliteTransaction<'_> {
 
     fn next_entry(&mut self, branch: BranchId, after: Seq) -> Result<Option<Stored>, JournalError> {
         self.one(
-            &format!(
-                "SELECT {ENTRY_COLUMNS} FROM entries WHERE branch_id = ?1 AND seq > ?2 ORDER BY seq LIMIT 1"
-            ),
+            entries!("WHERE branch_id = ?1 AND seq > ?2 ORDER BY seq LIMIT 1"),
             [db_int(branch.0), db_int(after.0)],
             read_entry,
         )
@@ -874,8 +1004,11 @@ impl Transaction for SqliteTransaction<'_> {
     }
 
     fn entry(&mut self, branch: BranchId, seq: Seq) -> Result<Option<Stored>, JournalError> {
+        if let Some(stored) = self.known.pending.get(&(branch, seq)) {
+            return Ok(Some(stored.clone()));
+        }
         self.one(
-            &format!("SELECT {ENTRY_COLUMNS} FROM entries WHERE branch_id = ?1 AND seq = ?2"),
+            entries!("WHERE branch_id = ?1 AND seq = ?2"),
             [db_int(branch.0), db_int(seq.0)],
             read_entry,
         )
@@ -893,8 +1026,8 @@ impl Transaction for SqliteTransaction<'_> {
         let mut found = Vec::new();
         for (scheme, signature) in signatures {
             found.extend(self.all(
-                &format!(
-                    "SELECT {ENTRY_COLUMNS} FROM entries INDEXED BY entries_undelivered \
+                entries!(
+                    "INDEXED BY entries_undelivered \
                      WHERE delivered_at IS NULL AND branch_id = ?1 AND signature = ?2 \
                      AND scheme = ?3 ORDER BY seq"
                 ),
@@ -908,8 +1041,8 @@ impl Transaction for SqliteTransaction<'_> {
 
     fn by_key(&mut self, key: &HeldKey) -> Result<Option<Stored>, JournalError> {
         self.one(
-            &format!(
-                "SELECT {ENTRY_COLUMNS} FROM entries INDEXED BY entries_key \
+            entries!(
+                "INDEXED BY entries_key \
                  WHERE key IS NOT NULL AND key = ?1 AND window = ?2 AND window_id = ?3 \
                  ORDER BY fence LIMIT 1"
             ),
@@ -952,8 +1085,8 @@ impl Transaction for SqliteTransaction<'_> {
         let mut found = Vec::new();
         for (fence, task) in tasks {
             let stored = self.one(
-                &format!(
-                    "SELECT {ENTRY_COLUMNS} FROM entries WHERE (branch_id, seq) = \
+                entries!(
+                    "WHERE (branch_id, seq) = \
                      (SELECT branch_id, seq FROM attempts WHERE fence = ?1)"
                 ),
                 [db_int(fence)],
@@ -1270,6 +1403,7 @@ impl Transaction for SqliteTransaction<'_> {
         let Err(error) = committed else {
             return Ok(());
         };
+        *self.known = Known::default();
         let kind = classify(&error);
         // A commit that failed may or may not be on disk. Only where SQLite says that it rolled
         // back, or lets us do so, for a reason that has nothing to do with a sync, is it known.
@@ -1286,6 +1420,47 @@ impl Transaction for SqliteTransaction<'_> {
             }
         }
     }
+}
+
+/// Returns whether `after` differs from `before` in nothing but what an outcome changes.
+fn is_settled_only(before: &Entry, after: &Entry) -> bool {
+    // Whole, so that a new column is asked about here.
+    let Entry {
+        status: _,
+        completed_at: _,
+        gave_up: _,
+        unanswered: _,
+        is_error: _,
+        provenance: _,
+        digest: _,
+        is_tombstone: _,
+        branch,
+        seq,
+        tool,
+        attempt,
+        round,
+        fence,
+        session,
+        scheme,
+        signature,
+        created_at,
+        delivered_at,
+        key,
+        call_id,
+    } = after;
+    *branch == before.branch
+        && *seq == before.seq
+        && *tool == before.tool
+        && *attempt == before.attempt
+        && *round == before.round
+        && *fence == before.fence
+        && *session == before.session
+        && *scheme == before.scheme
+        && *signature == before.signature
+        && *created_at == before.created_at
+        && *delivered_at == before.delivered_at
+        && *key == before.key
+        && *call_id == before.call_id
 }
 
 /// SQLite's integers are signed; no number of ours reaches 2^63.
@@ -1453,7 +1628,7 @@ mod tests {
     use super::super::connection::Watch;
     use super::super::fixture::World;
     use super::super::place::Companion;
-    use super::super::{place, schema};
+    use super::super::{conformance, place, schema};
     use super::*;
 
     fn journal(world: &World) -> SqliteJournal {
@@ -1536,7 +1711,7 @@ mod tests {
         assert_eq!(without_its_log(), [true, false, false]);
 
         // A snapshot from before keeps what came after it in the log.
-        let reader = journal(&world);
+        let mut reader = journal(&world);
         reader.connection().execute_batch("BEGIN").unwrap();
         let rows: i64 = reader
             .connection()
@@ -1549,6 +1724,15 @@ mod tests {
         reader.connection().execute_batch("COMMIT").unwrap();
         first.move_log().unwrap();
         assert_eq!(without_its_log(), [true, true, false]);
+    }
+
+    /// What was remembered from the last transaction is not believed once somebody else has written.
+    #[test]
+    fn what_another_connection_wrote_is_seen() {
+        let world = World::empty();
+        let image = schema::empty_image([7; 16], &WorkflowId("own".into()), Micros(0)).unwrap();
+        place::create(&world.journal, &image, &world.filesystem()).unwrap();
+        conformance::beside(&mut journal(&world), &mut journal(&world));
     }
 
     #[test]
