@@ -197,7 +197,7 @@ impl Journal for SimJournal {
         self.durability = durability;
         self.committed = false;
         let inner = match self.book.as_mut().expect("nobody else has the journal") {
-            Book::Memory(memory) => Inner::Memory(memory.begin(durability)?),
+            Book::Memory(memory) => Inner::Memory(Box::new(memory.begin(durability)?)),
             Book::Sqlite(sqlite) => Inner::Sqlite(sqlite.begin(durability)?),
         };
         Ok(SimTx {
@@ -218,7 +218,7 @@ impl Journal for SimJournal {
 }
 
 enum Inner<'a> {
-    Memory(MemoryTransaction<'a>),
+    Memory(Box<MemoryTransaction<'a>>),
     Sqlite(SqliteTransaction<'a>),
 }
 
