@@ -374,16 +374,54 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         } else {
             Identified::Guard
         };
-        match self.tx.entry(joined.branch, joined.seq) {
-            Ok(Some(stored)) => {
-                let verdict = self.by_table(call, workflow, identified, &stored)?;
-                Ok((identified, verdict))
-            }
+        let stored = match self.tx.entry(joined.branch, joined.seq) {
+            Ok(Some(stored)) => stored,
             Ok(None) | Err(JournalError::Unreadable(_)) => {
-                Ok((identified, quarantine(None, Some(joined.seq))))
+                return Ok((identified, quarantine(None, Some(joined.seq))));
             }
-            Err(error) => Err(error),
+            Err(error) => return Err(error),
+        };
+        if self.is_left(workflow, joined)? && !call.was_forwarded {
+            let (_, decision, _) = self.decided(call, workflow, identified, &stored)?;
+            let starts = match decision {
+                Decision::Proceed | Decision::Retry | Decision::Fork => true,
+                Decision::NextRound
+                | Decision::Replay
+                | Decision::Join
+                | Decision::Diverge
+                | Decision::InFlight
+                | Decision::InDoubt
+                | Decision::Abandon
+                | Decision::Deny
+                | Decision::Quarantine
+                | Decision::Expired => false,
+            };
+            // Nothing starts on a line that was left: an equal call may run on the one that is
+            // walked now, and a branch beside what was left would hide it.
+            if starts {
+                let verdict = match self.at_seq(workflow.active, joined.seq)? {
+                    Found::Entry(there) => self.by_table(call, workflow, identified, &there)?,
+                    Found::Damaged(seq) => quarantine(None, Some(seq)),
+                    Found::None(place) => {
+                        let place = place.filter(|_| call.seq.is_some());
+                        self.reserve_new(call, workflow, place)?
+                    }
+                };
+                return Ok((identified, verdict));
+            }
         }
+        let verdict = self.by_table(call, workflow, identified, &stored)?;
+        Ok((identified, verdict))
+    }
+
+    /// Returns whether a branch that was opened since holds the place that a call waited at.
+    fn is_left(&mut self, workflow: &Workflow, joined: Joined) -> Result<bool, JournalError> {
+        if self.branch_of(workflow.active, joined.seq)?.id == joined.branch {
+            return Ok(false);
+        }
+        // A key may have led to another workflow's entry, which is on no line of this one's.
+        let branch = self.tx.branch(joined.branch)?;
+        Ok(branch.is_some_and(|branch| branch.workflow == workflow.number))
     }
 
     fn identify(
@@ -779,14 +817,14 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         })
     }
 
-    fn by_table(
+    /// Returns what the table has happen to the call because of this entry.
+    fn decided(
         &mut self,
         call: &Call,
         workflow: &Workflow,
         identified: Identified,
         stored: &Stored,
-    ) -> Result<AdmissionVerdict, JournalError> {
-        let entry = &stored.entry;
+    ) -> Result<(EntryFacts, Decision, Letter), JournalError> {
         let facts = self.facts(call, identified, stored)?;
         let policy = PolicyFacts {
             delivery: call.policy.delivery,
@@ -811,6 +849,18 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         {
             decision = Decision::Diverge;
         }
+        Ok((facts, decision, letter))
+    }
+
+    fn by_table(
+        &mut self,
+        call: &Call,
+        workflow: &Workflow,
+        identified: Identified,
+        stored: &Stored,
+    ) -> Result<AdmissionVerdict, JournalError> {
+        let entry = &stored.entry;
+        let (facts, decision, letter) = self.decided(call, workflow, identified, stored)?;
         match decision {
             Decision::Proceed | Decision::Retry | Decision::NextRound | Decision::Fork
                 if call.was_forwarded && call.policy.delivery == Delivery::AtMostOnce =>

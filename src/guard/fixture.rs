@@ -81,9 +81,11 @@ impl World {
 
     /// Stands a new session's guard before the journal.
     pub(crate) fn guard(&self) -> TestGuard {
-        let options = Options {
-            ..Options::default()
-        };
+        self.guard_with(Options::default())
+    }
+
+    /// Stands a new session's guard before the journal, with these options.
+    pub(crate) fn guard_with(&self, options: Options) -> TestGuard {
         let row = Session {
             host: "h".into(),
             ..Session::default()

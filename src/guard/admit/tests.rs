@@ -1,8 +1,9 @@
 use crate::guard::AdmissionVerdict;
-use crate::guard::Call;
-use crate::guard::fixture::{World, admit, answer, call, deliver, reserve, settle};
+use crate::guard::fixture::{World, admit, answer, call, deliver, reserve, settle, void};
+use crate::guard::{Call, Options};
 use crate::rules::decide::Decision;
 use crate::rules::entry::{Status, outcome_digest};
+use crate::rules::policy::OnDivergence;
 
 use super::Why;
 
@@ -81,5 +82,70 @@ fn only_the_outcome_that_the_entry_knows_is_replayed() {
             panic!("it is served: {verdict:?}")
         };
         assert_eq!(refused.why, Why::Table(Decision::Quarantine));
+    }
+}
+
+/// Three ask for one step and wait for its first attempt, which then did not run. A call with
+/// other arguments has taken the place meanwhile, so the first of them opens a branch.
+#[test]
+fn who_waited_on_a_line_that_was_left_starts_nothing_on_it() {
+    let world = World::new();
+    let mut owner = world.guard_with(Options {
+        on_divergence: OnDivergence::Fork,
+        ..Options::default()
+    });
+    for (step, asks) in [(1, Some(1)), (2, Some(2)), (3, None)] {
+        let first = reserve(&mut owner, call(asks, "{\"a\":1}"), 1);
+        assert_eq!(first.seq.0, step);
+        let mut waits = call(asks, "{\"a\":1}");
+        waits.joined = Some(first.into());
+        void(&mut owner, first, 2);
+        let other = reserve(&mut owner, call(Some(step), "{\"a\":2}"), 3);
+        assert_eq!((other.branch, other.attempt), (first.branch, 2));
+        settle(&mut owner, other, answer(Status::Completed, "{\"r\":2}"), 4);
+
+        let opened = reserve(&mut owner, waits.clone(), 5);
+        assert!(opened.branch > first.branch && opened.seq == first.seq);
+        match admit(&mut owner, waits, 6) {
+            AdmissionVerdict::Join { ticket, .. } => assert_eq!(ticket, opened, "{asks:?}"),
+            other => panic!("{asks:?}: the same step twice: {other:?}"),
+        }
+        settle(
+            &mut owner,
+            opened,
+            answer(Status::Completed, "{\"r\":3}"),
+            7,
+        );
+        deliver(&mut owner, opened, 8);
+    }
+}
+
+/// What did not run on the line that was left is a step of the one that is walked now.
+#[test]
+fn what_did_not_run_on_a_line_that_was_left_runs_on_the_one_that_is_walked() {
+    let world = World::new();
+    let mut owner = world.guard_with(Options {
+        on_divergence: OnDivergence::Fork,
+        ..Options::default()
+    });
+    let first = reserve(&mut owner, call(Some(1), "{\"a\":1}"), 1);
+    settle(&mut owner, first, answer(Status::Completed, "{\"r\":1}"), 2);
+    let second = reserve(&mut owner, call(Some(2), "{\"b\":1}"), 3);
+    let mut waits = call(Some(2), "{\"b\":1}");
+    waits.joined = Some(second.into());
+    void(&mut owner, second, 4);
+    let opened = reserve(&mut owner, call(Some(1), "{\"a\":2}"), 5);
+    assert!(opened.branch > first.branch);
+    let runs = reserve(&mut owner, waits, 6);
+    assert_eq!(
+        (runs.branch, runs.seq, runs.attempt),
+        (opened.branch, second.seq, 1)
+    );
+    // An outcome of that line is still its waiters'.
+    let mut waited = call(Some(1), "{\"a\":1}");
+    waited.joined = Some(first.into());
+    match admit(&mut owner, waited, 7) {
+        AdmissionVerdict::Replay(replay) => assert_eq!(replay.entry.branch, first.branch),
+        other => panic!("{other:?}"),
     }
 }
