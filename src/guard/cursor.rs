@@ -1,8 +1,8 @@
 //! The cursor of `--resume`: a client that starts over from its first call without saying which
 //! entry it means walks the journal from its first entry (contract, section 5.3).
 //!
-//! Calls that were in flight together may come in another order; a VOIDED entry is passed over
-//! where a later one is the call; past the end calls are new. An entry is passed once its call was
+//! Calls that were in flight together may come in another order, which fences tell and no clock
+//! ([`flight`]); a VOIDED entry is passed over where a later one is the call; past the end calls are new. An entry is passed once its call was
 //! admitted, so that a refused call may come again.
 //!
 //! Must not: decide what happens to the call (that is the table's).
@@ -12,7 +12,8 @@ use std::collections::BTreeSet;
 use super::admit::Call;
 use super::{Surroundings, Visit};
 use crate::journal::{Branch, JournalError, Stored, Transaction, Workflow};
-use crate::rules::entry::Status;
+use crate::rules::entry::{Entry, Status};
+use crate::rules::flight::{self, Flight};
 use crate::rules::ids::Seq;
 use crate::seeded::{self, Bug};
 
@@ -102,7 +103,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             return Ok(Walked::Entry(Box::new(first)));
         }
         // Others that were in flight while the first one was may come before it.
-        let until = first.entry.completed_at;
+        let flights = self.flights(&first.entry)?;
         let is_voided = first.entry.status == Status::Voided;
         let mut after = first.entry.seq;
         let mut apart = 0;
@@ -117,24 +118,35 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             if cursor.taken.contains(&after) {
                 continue;
             }
-            let overlaps = until.is_none_or(|until| next.entry.created_at < until)
-                || seeded::has(Bug::CursorTakesAny);
-            if !overlaps && !is_voided {
-                // One that was run again later may stand between two that overlap.
+            if self.is_same(&next.entry, call.signature) {
+                let is_it = is_voided
+                    || flight::were_together(&flights, &self.flights(&next.entry)?)
+                    || seeded::has(Bug::CursorTakesAny);
+                if is_it {
+                    if is_voided {
+                        cursor.take(first.entry.seq);
+                    }
+                    return Ok(Walked::Entry(Box::new(next)));
+                }
+            }
+            if !is_voided && flight::is_after(next.entry.fence, &flights) {
+                // One that was run again later may stand between two that were in flight together.
                 apart += 1;
                 if apart == APART_MAX {
                     break;
                 }
-                continue;
-            }
-            if self.is_same(&next.entry, call.signature) {
-                if is_voided {
-                    cursor.take(first.entry.seq);
-                }
-                return Ok(Walked::Entry(Box::new(next)));
             }
         }
         Ok(Walked::Entry(Box::new(first)))
+    }
+
+    /// Returns when the attempts of an entry were in flight. Of one whose attempts can't be read
+    /// nothing is known.
+    fn flights(&mut self, entry: &Entry) -> Result<Vec<Flight>, JournalError> {
+        match self.tx.flights(entry.fence) {
+            Err(JournalError::Unreadable(_)) => Ok(Vec::new()),
+            flights => flights,
+        }
     }
 
     /// Returns the first entry after a place, along the branch and those it came from.
@@ -156,3 +168,6 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         self.tx.next_entry(active.id, after)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -63,7 +63,9 @@ struct Row {
     has_caller: bool,
     is_delivered: bool,
     lease_until_ms: u64,
-    reserved_at: i64,
+    /// When each attempt was reserved and when its outcome came, in steps, which no clock moves.
+    /// One without an outcome ends where the next one begins.
+    flights: Vec<(u64, Option<u64>)>,
     completed_at: Option<i64>,
     body: String,
 }
@@ -135,6 +137,7 @@ struct Model {
     parents: HashMap<BranchId, Option<(BranchId, u64)>>,
     active: [Option<BranchId>; 2],
     now: i64,
+    steps: u64,
 }
 
 fn name(workflow: usize) -> WorkflowId {
@@ -152,6 +155,7 @@ impl Model {
             parents: HashMap::new(),
             active: [None; 2],
             now: 1_000_000,
+            steps: 0,
         };
         for number in 0..PROCESSES {
             let process = model.process(number);
@@ -183,6 +187,7 @@ impl Model {
 
     fn run(&mut self, process: usize, op: Op) -> Done {
         self.now += 1;
+        self.steps += 1;
         let guard = &mut self.processes[process].guard;
         std::mem::swap(&mut self.journal, guard.journal());
         let done = guard.run(&[op], Micros(self.now));
@@ -301,7 +306,7 @@ impl Model {
                     has_caller: true,
                     is_delivered: false,
                     lease_until_ms,
-                    reserved_at: self.now,
+                    flights: vec![(self.steps, None)],
                     completed_at: None,
                     body: String::new(),
                 });
@@ -319,7 +324,10 @@ impl Model {
                 row.was_lost = matches!(row.state, State::Running | State::Lost);
                 row.state = State::Running;
                 row.ticket = *ticket;
-                row.reserved_at = self.now;
+                if let Some((_, end)) = row.flights.last_mut() {
+                    end.get_or_insert(self.steps);
+                }
+                row.flights.push((self.steps, None));
                 row.what = asked.what;
                 row.session = session.expect("it has reserved");
                 row.has_caller = true;
@@ -406,7 +414,7 @@ impl Model {
         };
         let done = self.run(process, Op::Settle(settlement));
         assert!(matches!(done, Done::Settled(_)), "{done:?} of {row:?}");
-        let at = self.now;
+        let (at, step) = (self.now, self.steps);
         let row = &mut self.rows[place];
         row.state = if state == State::Void && row.was_lost {
             State::Lost
@@ -415,6 +423,11 @@ impl Model {
         };
         if state != State::Lost && row.state != State::Lost {
             row.completed_at = Some(at);
+        }
+        if !matches!(state, State::Lost | State::Void)
+            && let Some((_, end)) = row.flights.last_mut()
+        {
+            *end = Some(step);
         }
         row.body = body;
         // Most answers reach the caller that waits for them.

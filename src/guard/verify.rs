@@ -442,6 +442,10 @@ impl Inspection<'_> {
             let what = format!("a row of {table} belongs to no attempt");
             self.add("attempt", None, Some(fence), what);
         })?;
+        walk.each_untimely(|fence| {
+            let what = "an outcome has no place among the fences that can be its own";
+            self.add("fence", None, Some(fence), what);
+        })?;
         failed.map_or(Ok(()), Err)
     }
 

@@ -4,6 +4,7 @@
 //! A bug found in one back-end becomes a check for all. Must not: know which back-end it runs
 //! against.
 
+mod flights;
 mod rows;
 
 use rows::{
@@ -26,7 +27,7 @@ use crate::rules::signature::{Scheme, Signature};
 ///
 /// A check fails.
 pub fn run<J: Journal>(mut make: impl FnMut() -> J) -> usize {
-    let checks: [fn(&mut J); 17] = [
+    let checks: [fn(&mut J); 19] = [
         a_commit_keeps_and_a_drop_forgets,
         a_workflow_is_made_once_with_its_first_branch,
         a_batch_sees_what_it_has_written,
@@ -40,6 +41,8 @@ pub fn run<J: Journal>(mut make: impl FnMut() -> J) -> usize {
         outcomes_come_back_as_they_were,
         large_payloads_come_back_as_they_were,
         questions_and_tasks_are_found_again,
+        flights::a_flight_ends_with_its_outcome_and_no_clock_tells_when,
+        flights::what_is_committed_together_was_in_flight_together,
         a_branch_shares_what_is_before_it,
         generations_and_leases_are_kept,
         events_are_appended_or_counted,
@@ -676,7 +679,7 @@ mod tests {
     fn the_memory_journal_conforms() {
         assert_eq!(
             run(|| MemoryJournal::new(UID, WorkflowId("own".into()))),
-            17
+            19
         );
     }
 
@@ -699,6 +702,6 @@ mod tests {
             )
             .expect("it opens")
         });
-        assert_eq!(checks, 17);
+        assert_eq!(checks, 19);
     }
 }

@@ -11,6 +11,7 @@ use super::{
     Outcome, Payload, Session, Stored, TaskKey, Transaction, Workflow, Write,
 };
 use crate::rules::entry::Status;
+use crate::rules::flight::Flight;
 use crate::rules::ids::{BranchId, Fence, HeldKey, Micros, Seq, SessionId, WorkflowId};
 use crate::rules::lifecycle::Expect;
 use crate::rules::signature::{Scheme, Signature};
@@ -24,6 +25,8 @@ struct State {
     entries: BTreeMap<(BranchId, Seq), Stored>,
     attempts: BTreeMap<Fence, Attempt>,
     outcomes: BTreeMap<Fence, Outcome>,
+    /// The fence that was next when an outcome was committed.
+    next_fences: BTreeMap<Fence, Fence>,
     task_ends: BTreeMap<Fence, Outcome>,
     events: Vec<EventRow>,
     sessions: BTreeMap<SessionId, Session>,
@@ -115,6 +118,7 @@ impl Journal for MemoryJournal {
         Ok(MemoryTransaction {
             journal: self,
             work,
+            settled: Vec::new(),
         })
     }
 
@@ -128,6 +132,15 @@ impl Journal for MemoryJournal {
 pub struct MemoryTransaction<'a> {
     journal: &'a mut MemoryJournal,
     work: State,
+    /// Outcomes of this transaction, which nobody has seen before it is committed.
+    settled: Vec<Fence>,
+}
+
+impl MemoryTransaction<'_> {
+    fn next(&self) -> Fence {
+        let highest = self.work.attempts.keys().next_back();
+        Fence(highest.map_or(0, |fence| fence.0) + 1)
+    }
 }
 
 impl Transaction for MemoryTransaction<'_> {
@@ -338,6 +351,25 @@ impl Transaction for MemoryTransaction<'_> {
         Ok(self.work.task_ends.get(&fence).cloned())
     }
 
+    fn flights(&mut self, fence: Fence) -> Result<Vec<Flight>, JournalError> {
+        let mut flights = Vec::new();
+        let mut next = self.work.attempts.get(&fence);
+        while let Some(attempt) = next {
+            let fence = attempt.fence;
+            flights.push(Flight {
+                fence,
+                next: if self.settled.contains(&fence) {
+                    Some(self.next())
+                } else {
+                    self.work.next_fences.get(&fence).copied()
+                },
+            });
+            let previous = attempt.previous.filter(|older| *older < fence);
+            next = previous.and_then(|previous| self.work.attempts.get(&previous));
+        }
+        Ok(flights)
+    }
+
     fn attempt(&mut self, fence: Fence) -> Result<Option<Attempt>, JournalError> {
         Ok(self.work.attempts.get(&fence).cloned())
     }
@@ -350,8 +382,7 @@ impl Transaction for MemoryTransaction<'_> {
     }
 
     fn next_fence(&mut self) -> Result<Fence, JournalError> {
-        let highest = self.work.attempts.keys().next_back();
-        Ok(Fence(highest.map_or(0, |fence| fence.0) + 1))
+        Ok(self.next())
     }
 
     fn apply(&mut self, write: &Write) -> Result<Applied, JournalError> {
@@ -400,6 +431,7 @@ impl Transaction for MemoryTransaction<'_> {
             let table = if was == Status::Accepted {
                 &mut self.work.task_ends
             } else {
+                self.settled.push(outcome.fence);
                 &mut self.work.outcomes
             };
             table.insert(outcome.fence, outcome.clone());
@@ -520,7 +552,10 @@ impl Transaction for MemoryTransaction<'_> {
         Ok(())
     }
 
-    fn commit(self) -> Result<(), JournalError> {
+    fn commit(mut self) -> Result<(), JournalError> {
+        let next = self.next();
+        let settled = self.settled.iter().map(|fence| (*fence, next));
+        self.work.next_fences.extend(settled);
         self.journal.identity.key_fingerprint = self.work.key_fingerprint;
         self.journal.state = self.work;
         Ok(())

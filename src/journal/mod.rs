@@ -40,6 +40,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::rules::entry::{Checksum, Entry, OutcomeDigest, Provenance, Status};
+use crate::rules::flight::Flight;
 use crate::rules::ids::{BranchId, Fence, HeldKey, Micros, Seq, SessionId, WorkflowId};
 use crate::rules::lifecycle::Transition;
 use crate::rules::signature::{Scheme, Signature};
@@ -526,6 +527,16 @@ pub trait Transaction {
     ///
     /// The journal can't be read.
     fn task_end(&mut self, fence: Fence) -> Result<Option<Outcome>, JournalError>;
+
+    /// Returns when the attempt with that fence, and those of its entry before it, were in flight;
+    /// the newest first. Empty if there is none. Of an outcome that this very transaction has
+    /// written, every reservation of the transaction counts as made before it: nobody can have
+    /// seen the outcome by then.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    fn flights(&mut self, fence: Fence) -> Result<Vec<Flight>, JournalError>;
 
     /// Returns an attempt.
     ///

@@ -125,6 +125,7 @@ CREATE TABLE outcomes (
     is_error   INTEGER NOT NULL,
     provenance TEXT NOT NULL,
     at         INTEGER NOT NULL,
+    next_fence INTEGER NOT NULL,
     digest     BLOB NOT NULL,
     state      BLOB,
     inputs     TEXT,

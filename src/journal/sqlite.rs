@@ -17,6 +17,7 @@ use super::{
     Outcome, Payload, RoundKey, Session, Stored, TaskKey, Transaction, Workflow, Write,
 };
 use crate::rules::entry::{Entry, GaveUp, Provenance, Status, Unanswered};
+use crate::rules::flight::Flight;
 use crate::rules::ids::{BranchId, Fence, HeldKey, Micros, Seq, SessionId, Window, WorkflowId};
 use crate::rules::lifecycle::Expect;
 use crate::rules::signature::{Scheme, Signature};
@@ -145,8 +146,8 @@ impl SqliteJournal {
         let bytes = wanted + CACHE_BYTES;
         let spills_early = spill_at(1);
         let filled = db.execute(
-            "INSERT INTO outcomes (fence, status, is_error, provenance, at, digest, body) \
-             VALUES (-1, '', 0, '', 0, x'', ?1)",
+            "INSERT INTO outcomes (fence, status, is_error, provenance, at, next_fence, digest, body) \
+             VALUES (-1, '', 0, '', 0, 0, x'', ?1)",
             [rusqlite::blob::ZeroBlob(bytes)],
         );
         let spills_late = spill_at(SPILL_PAGES);
@@ -296,6 +297,7 @@ impl Journal for SqliteJournal {
             failed: &mut self.failed,
             is_open: true,
             known: &mut self.known,
+            put_off: PutOff::default(),
         };
         tx.know()?;
         Ok(tx)
@@ -324,6 +326,7 @@ pub struct SqliteTransaction<'a> {
     failed: &'a mut Option<JournalError>,
     is_open: bool,
     known: &'a mut Known,
+    put_off: PutOff,
 }
 
 /// What was read or written and would be read again by a later step. A transaction holds the write
@@ -341,9 +344,21 @@ struct Known {
     /// it as it is.
     workflow: Option<Workflow>,
     branches: Vec<Branch>,
-    /// Branches whose highest seq was raised; the row is written once, before the commit.
-    raised: Vec<BranchId>,
     highest_fence: Option<u64>,
+}
+
+/// What a transaction writes once, before its commit.
+#[derive(Default)]
+struct PutOff {
+    /// Branches whose highest seq was raised.
+    raised: Vec<BranchId>,
+    /// Outcomes that were written since the last reservation.
+    settled: Vec<Fence>,
+    /// Outcomes that were written before the last reservation: nobody had seen them then, so each
+    /// gets the fence after it.
+    overtaken: Vec<Fence>,
+    /// The fence after that of the last reservation.
+    after_reserved: Option<Fence>,
 }
 
 impl Known {
@@ -354,9 +369,6 @@ impl Known {
     fn raise(&mut self, id: BranchId, highest: u64) {
         for branch in self.branches.iter_mut().filter(|branch| branch.id == id) {
             branch.highest = highest;
-        }
-        if !self.raised.contains(&id) {
-            self.raised.push(id);
         }
     }
 }
@@ -449,13 +461,28 @@ impl<'a> SqliteTransaction<'a> {
 
     /// Writes what was put off: each raised branch's highest seq.
     fn write_raised(&mut self) -> Result<(), JournalError> {
-        for id in std::mem::take(&mut self.known.raised) {
+        for id in std::mem::take(&mut self.put_off.raised) {
             if let Some(branch) = self.known.branch(id) {
                 self.run(
                     "UPDATE branches SET highest_seq = ?2 WHERE id = ?1",
                     params![db_int(id.0), db_int(branch.highest)],
                 )?;
             }
+        }
+        Ok(())
+    }
+
+    /// Writes what was put off: the fence that comes after all reservations of this transaction,
+    /// with the outcomes that were written before one of them.
+    fn write_overtaken(&mut self) -> Result<(), JournalError> {
+        let Some(next) = self.put_off.after_reserved else {
+            return Ok(());
+        };
+        for fence in std::mem::take(&mut self.put_off.overtaken) {
+            self.run(
+                "UPDATE outcomes SET next_fence = ?2 WHERE fence = ?1",
+                [db_int(fence.0), db_int(next.0)],
+            )?;
         }
         Ok(())
     }
@@ -626,6 +653,9 @@ impl<'a> SqliteTransaction<'a> {
         let highest = self.branch(branch)?.map_or(0, |branch| branch.highest);
         if seq.0 > highest {
             self.known.raise(branch, seq.0);
+            if !self.put_off.raised.contains(&branch) {
+                self.put_off.raised.push(branch);
+            }
             if seq.0 > highest + 1 {
                 self.put_gap(branch, highest + 1, seq.0 - 1)?;
             }
@@ -695,6 +725,8 @@ impl<'a> SqliteTransaction<'a> {
             .known
             .highest_fence
             .map(|highest| highest.max(attempt.fence.0));
+        self.put_off.overtaken.append(&mut self.put_off.settled);
+        self.put_off.after_reserved = Some(Fence(attempt.fence.0 + 1));
         self.put_large(
             "attempts",
             "arguments",
@@ -793,17 +825,20 @@ impl<'a> SqliteTransaction<'a> {
             )?;
             return self.put_large("task_ends", "body", outcome.fence, outcome.body.as_deref());
         }
+        let next = self.next_fence()?;
         let round = outcome.round.as_ref();
         let task = outcome.task.as_ref();
         self.run(
-            "INSERT INTO outcomes (fence, status, is_error, provenance, at, digest, body, state, \
-             inputs, task_id, task_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+            "INSERT INTO outcomes (fence, status, is_error, provenance, at, next_fence, digest, \
+             body, state, inputs, task_id, task_at) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
             params![
                 db_int(outcome.fence.0),
                 outcome.status.name(),
                 outcome.is_error,
                 outcome.provenance.name(),
                 outcome.at.0,
+                db_int(next.0),
                 &outcome.digest[..],
                 small(outcome.body.as_deref()),
                 round.and_then(|round| round.state.as_ref().map(|state| &state[..])),
@@ -812,6 +847,7 @@ impl<'a> SqliteTransaction<'a> {
                 task.map(|task| &task.created_at),
             ],
         )?;
+        self.put_off.settled.push(outcome.fence);
         self.put_large("outcomes", "body", outcome.fence, outcome.body.as_deref())
     }
 }
@@ -1142,6 +1178,35 @@ impl Transaction for SqliteTransaction<'_> {
         self.with_body("task_ends", found)
     }
 
+    fn flights(&mut self, fence: Fence) -> Result<Vec<Flight>, JournalError> {
+        // A chain leads to older fences only; where it does not, it is damage, and ends.
+        let mut flights = self.all(
+            "WITH RECURSIVE chain (fence, previous) AS ( \
+             SELECT fence, previous FROM attempts WHERE fence = ?1 UNION ALL \
+             SELECT a.fence, a.previous FROM chain c JOIN attempts a ON a.fence = c.previous \
+             WHERE c.previous < c.fence) \
+             SELECT c.fence, o.next_fence FROM chain c LEFT JOIN outcomes o ON o.fence = c.fence \
+             ORDER BY c.fence DESC",
+            [db_int(fence.0)],
+            |row| {
+                let next: Option<i64> = row.get(1)?;
+                Ok(Flight {
+                    fence: Fence(number(row, 0)?),
+                    next: match next {
+                        Some(_) => Some(Fence(number(row, 1)?)),
+                        None => None,
+                    },
+                })
+            },
+        )?;
+        for flight in &mut flights {
+            if self.put_off.overtaken.contains(&flight.fence) {
+                flight.next = self.put_off.after_reserved;
+            }
+        }
+        Ok(flights)
+    }
+
     fn attempt(&mut self, fence: Fence) -> Result<Option<Attempt>, JournalError> {
         let found = self.one(
             "SELECT fence, branch_id, seq, attempt, round, previous, session_id, started_at, \
@@ -1200,10 +1265,13 @@ impl Transaction for SqliteTransaction<'_> {
         if let Some(highest) = self.known.highest_fence {
             return Ok(Fence(highest + 1));
         }
-        let highest = self.one("SELECT max(fence) FROM attempts", (), |row| {
-            row.get::<_, Option<i64>>(0)
-        })?;
-        let highest = u64::try_from(highest.flatten().unwrap_or(0))
+        // Without max(), which would be one step through an aggregate.
+        let highest = self.one(
+            "SELECT fence FROM attempts ORDER BY fence DESC LIMIT 1",
+            (),
+            |row| row.get::<_, i64>(0),
+        )?;
+        let highest = u64::try_from(highest.unwrap_or(0))
             .map_err(|_| JournalError::Damaged("a negative fence".into()))?;
         self.known.highest_fence = Some(highest);
         Ok(Fence(highest + 1))
@@ -1395,6 +1463,7 @@ impl Transaction for SqliteTransaction<'_> {
     fn commit(mut self) -> Result<(), JournalError> {
         // Where this fails, dropping the transaction rolls it back.
         self.write_raised()?;
+        self.write_overtaken()?;
         let committed = self
             .db
             .prepare_cached("COMMIT")

@@ -421,6 +421,25 @@ impl Walk {
         Ok(())
     }
 
+    /// Hands out the fences of outcomes that say to have been written before their own attempt was
+    /// reserved, or after one that is yet to come.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read any further.
+    pub fn each_untimely(&self, mut take: impl FnMut(Fence)) -> Result<(), JournalError> {
+        self.each(
+            "SELECT fence FROM outcomes WHERE next_fence <= fence \
+             OR next_fence > (SELECT coalesce(max(fence), 0) + 1 FROM attempts)",
+            |row| unsigned(row, 0),
+            |fence| {
+                if let Ok(fence) = fence {
+                    take(Fence(fence));
+                }
+            },
+        )
+    }
+
     /// Hands out the places of entries that hold a key which an earlier one holds, too.
     ///
     /// # Errors

@@ -11,6 +11,7 @@
 pub mod audit;
 pub mod decide;
 pub mod entry;
+pub mod flight;
 pub mod ids;
 pub mod lifecycle;
 pub mod policy;

@@ -219,8 +219,8 @@ fn a_large_journal_is_listed_in_little_memory() {
          e.signature, e.created_at + n.i, e.completed_at, e.delivered_at, NULL, NULL, 0,
          e.provenance, e.digest, 0, NULL, NULL, NULL, NULL, e.checksum
          FROM n, entries e WHERE e.seq = 1;
-         INSERT INTO outcomes SELECT e.fence, e.status, 0, e.provenance, e.completed_at, e.digest,
-         zeroblob(2000), NULL, NULL, NULL, NULL FROM entries e WHERE e.seq % 2 = 0;",
+         INSERT INTO outcomes SELECT e.fence, e.status, 0, e.provenance, e.completed_at,
+         e.fence + 1, e.digest, zeroblob(2000), NULL, NULL, NULL, NULL FROM entries e WHERE e.seq % 2 = 0;",
     );
     let start = Instant::now();
     let limited = world

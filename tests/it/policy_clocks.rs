@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::call::{Call, assert_done, refusal, result_bytes};
+use crate::call::{Call, assert_done, assert_refused, refusal, result_bytes};
 use crate::proxy::Proxy;
 use crate::setup::Setup;
 use crate::world::{World, run};
@@ -237,6 +237,115 @@ fn a_doubt_stays_one_whatever_the_clock_does() {
         proxy.stop();
     }
     assert_eq!(world.effects_of("charge"), 1);
+}
+
+/// A run whose agent starts over, in a workflow of its own.
+fn resume<'a>(clock: &'a Clock, workflow: &str) -> Setup<'a> {
+    clock.proxy().flags(["--resume", "--workflow-id", workflow])
+}
+
+/// Starts over with these calls, one after the other; returns what they are answered.
+fn start_over(clock: &Clock, workflow: &str, calls: &[&Call]) -> Vec<String> {
+    let mut proxy = resume(clock, workflow).start();
+    let answers = calls.iter().map(|call| proxy.call_line(call));
+    let results = answers.map(|line| result_bytes(&line)).collect();
+    proxy.stop();
+    results
+}
+
+/// What the clock says while calls run: before the first one, between the two, while both are in
+/// flight, and when the first one has ended.
+const STEPS: [[&str; 4]; 5] = [
+    ["+0", "+0", "-5h", "+0"],
+    ["+0", "+3h", "+0", "+0"],
+    ["+3h", "-5h", "-26h", "+9000h"],
+    ["-26h", "+26h", "+0", "-9000h"],
+    ["+0", "-5h", "+3h", "-5h"],
+];
+
+/// The journal's order of commits says who was in flight with whom: an agent that starts over may
+/// have those two in any order, also if by the clock one had ended before the other was made.
+#[test]
+fn calls_that_were_in_flight_together_stay_so_whatever_the_clock_does() {
+    let Some(clock) = Clock::new() else { return };
+    let world = &clock.world;
+    for (number, [before, between, during, after]) in (1u64..).zip(STEPS) {
+        let workflow = format!("together-{number}");
+        let calls = [1, 2].map(|id| {
+            let hold = format!("{workflow}-{id}");
+            order(id, 10 * number + id).script(json!({"hold_after": hold}))
+        });
+        clock.step(before);
+        let mut proxy = resume(&clock, &workflow).start();
+        let mut results = Vec::new();
+        for (id, next) in [(1, between), (2, during)] {
+            proxy.send_call(&calls[id - 1]);
+            world.wait_held(&format!("{workflow}-{id}"));
+            clock.step(next);
+        }
+        for id in [1, 2] {
+            world.release(&format!("{workflow}-{id}"));
+            results.push(result_bytes(&proxy.recv_id_line(&json!(id))));
+            clock.step(after);
+        }
+        proxy.stop();
+        let [first, second] = &calls;
+        results.reverse();
+        let again = start_over(&clock, &workflow, &[second, first]);
+        assert_eq!(again, results, "{workflow}: the other order");
+        results.reverse();
+        let again = start_over(&clock, &workflow, &[first, second]);
+        assert_eq!(again, results, "{workflow}: the same order");
+        assert_eq!(world.effects_of("charge") as u64, 2 * number);
+    }
+    run(world, 0, &["verify"]);
+}
+
+/// The last call begins when the first one has ended. What the clock does while the one in the
+/// middle is in flight with both, and with it the times of all three, does not put them together.
+#[test]
+fn a_step_of_the_clock_puts_no_calls_together() {
+    let Some(clock) = Clock::new() else { return };
+    let world = &clock.world;
+    for (number, [before, between, during, after]) in (1u64..).zip(STEPS) {
+        let workflow = format!("apart-{number}");
+        let held = |id: u64| format!("{workflow}-{id}");
+        let calls =
+            [1, 2, 3].map(|id| order(id, 10 * number + id).script(json!({"hold_after": held(id)})));
+        clock.step(before);
+        let mut proxy = resume(&clock, &workflow).start();
+        for id in [1, 2] {
+            proxy.send_call(&calls[usize::try_from(id - 1).unwrap()]);
+            world.wait_held(&held(id));
+            clock.step(between);
+        }
+        world.release(&held(1));
+        let first = result_bytes(&proxy.recv_id_line(&json!(1)));
+        clock.step(during);
+        proxy.send_call(&calls[2]);
+        world.wait_held(&held(3));
+        clock.step(after);
+        world.release(&held(2));
+        let second = result_bytes(&proxy.recv_id_line(&json!(2)));
+        world.release(&held(3));
+        let third = result_bytes(&proxy.recv_id_line(&json!(3)));
+        proxy.stop();
+
+        let mut proxy = resume(&clock, &workflow).start();
+        let early = proxy.call(&calls[2]);
+        assert_refused(&early, "divergence", "not_started");
+        // The second one may come before the first, and the third before the second.
+        for (id, result) in [(2, &second), (1, &first), (3, &third)] {
+            let again = proxy.call_line(&calls[id - 1]);
+            assert_eq!(result_bytes(&again), *result, "{workflow}: {id}");
+        }
+        proxy.stop();
+        let orders = [&calls[0], &calls[2], &calls[1]];
+        let again = start_over(&clock, &workflow, &orders);
+        assert_eq!(again, [first, third, second], "{workflow}");
+        assert_eq!(world.effects_of("charge") as u64, 3 * number);
+    }
+    run(world, 0, &["verify"]);
 }
 
 #[test]

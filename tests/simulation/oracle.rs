@@ -149,7 +149,6 @@ struct Row {
     is_delivered: bool,
     gave_up: bool,
     unanswered: bool,
-    created_at: i64,
     completed_at: i64,
     serial: Option<usize>,
 }
@@ -182,6 +181,7 @@ pub(crate) struct Oracle {
     /// Whose a branch is.
     owners: HashMap<BranchId, usize>,
     walks: HashMap<usize, walk::Walk>,
+    flights: walk::Flights,
     promise: Promise,
     forks: bool,
     resumes: bool,

@@ -97,7 +97,6 @@ impl Plan {
         self.resumes = !self.promise.derives_key && random.chance(200);
         if self.resumes {
             self.modes.fill(Mode::Bare);
-            self.clock_jump = 0;
             self.pipeline = random.pick(&[1, 1, 2]);
         }
         // What a bad disk does to the tree of branches is proven for the plain worlds.

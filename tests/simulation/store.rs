@@ -12,6 +12,7 @@ use checkpoint::journal::{
     Applied, Attempt, Branch, Durability, Event, EventRow, Identity, Journal, JournalError, Lease,
     Outcome, Session, Stored, TaskKey, Transaction, Workflow, Write,
 };
+use checkpoint::rules::flight::Flight;
 use checkpoint::rules::ids::{BranchId, Fence, HeldKey, Micros, Seq, SessionId, WorkflowId};
 use checkpoint::rules::signature::{Scheme, Signature};
 
@@ -301,6 +302,9 @@ impl Transaction for SimTx<'_> {
     }
     fn task_end(&mut self, fence: Fence) -> Result<Option<Outcome>, JournalError> {
         each!(self, tx => tx.task_end(fence))
+    }
+    fn flights(&mut self, fence: Fence) -> Result<Vec<Flight>, JournalError> {
+        each!(self, tx => tx.flights(fence))
     }
     fn attempt(&mut self, fence: Fence) -> Result<Option<Attempt>, JournalError> {
         each!(self, tx => tx.attempt(fence))

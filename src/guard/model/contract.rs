@@ -7,6 +7,18 @@ use crate::rules::decide::Decision;
 use crate::rules::ids::{BranchId, Window};
 use crate::rules::policy::{Delivery, InDoubtScope, OnFailure, OnInFlight};
 
+impl Row {
+    /// Whether an attempt of one was reserved while one of the other had no outcome yet.
+    fn was_in_flight_with(&self, other: &Row) -> bool {
+        self.flights.iter().any(|(from, until)| {
+            other.flights.iter().any(|(other_from, other_until)| {
+                until.is_none_or(|until| *other_from < until)
+                    && other_until.is_none_or(|until| *from < until)
+            })
+        })
+    }
+}
+
 impl Model {
     /// The workflow's entries as its active branch has them: its own, and what came before each
     /// fork of those that it came from.
@@ -129,13 +141,9 @@ impl Model {
             return Some(*first);
         }
         let is_void = cursor.state == State::Void;
-        let until = cursor.completed_at;
         let together = ahead[1..]
             .iter()
-            .filter(|place| {
-                let made = self.rows[**place].reserved_at;
-                is_void || until.is_none_or(|until| made < until)
-            })
+            .filter(|place| is_void || cursor.was_in_flight_with(&self.rows[**place]))
             .find(|place| self.rows[**place].what == asked.what);
         if is_void && together.is_some() {
             walk.passed.insert(cursor.seq);

@@ -80,6 +80,15 @@ fn each_sort_of_damage_is_found_where_it_is() {
         ),
         ("DELETE FROM outcomes WHERE fence = 1", vec![("row", at(1))]),
         (
+            "UPDATE outcomes SET next_fence = fence WHERE fence = 1",
+            vec![("fence", None)],
+        ),
+        (
+            "UPDATE outcomes SET next_fence = 2 + (SELECT max(fence) FROM attempts) \
+             WHERE fence = 1",
+            vec![("fence", None)],
+        ),
+        (
             "DELETE FROM entries WHERE seq = 2",
             vec![("attempt", at(2)), ("missing", at(2))],
         ),

@@ -14,7 +14,6 @@ impl Row {
             is_delivered: entry.delivered_at.is_some(),
             gave_up: entry.gave_up.is_some(),
             unanswered: entry.unanswered.is_some(),
-            created_at: entry.created_at.0,
             completed_at: entry.completed_at.map_or(0, |at| at.0),
             serial: entry.call_id.as_deref().and_then(Oracle::serial_of_call_id),
         }
@@ -53,6 +52,9 @@ impl Oracle {
             self.rows.insert(place, row);
         }
         self.fence_max = highest;
+        if self.resumes {
+            self.flights.look(memory);
+        }
         self.one_tree()?;
         let fences: HashSet<Fence> = self.rows.values().map(|row| row.fence).collect();
         holds!(
@@ -415,6 +417,7 @@ impl Oracle {
         self.rows.clear();
         self.leases.clear();
         self.fence_max = highest;
+        self.flights.forget(memory);
         self.answered.retain(|fence, _| fence.0 <= highest);
         let branches: HashSet<BranchId> =
             memory.entries().map(|stored| stored.entry.branch).collect();

@@ -9,6 +9,69 @@ pub(super) struct Walk {
     is_over: bool,
 }
 
+/// When attempts were reserved and when their outcomes came: in commits, which no clock moves.
+#[derive(Debug, Default)]
+pub(super) struct Flights {
+    commits: u64,
+    began: HashMap<Fence, u64>,
+    ended: HashMap<Fence, u64>,
+}
+
+/// A commit, and a place among the reservations in it.
+type Moment = (u64, u64);
+
+impl Flights {
+    /// Something was committed.
+    pub(super) fn look(&mut self, memory: &MemoryJournal) {
+        self.commits += 1;
+        for stored in memory.entries() {
+            for fence in history(memory, stored.entry.fence) {
+                self.began.entry(fence).or_insert(self.commits);
+                if memory.outcome(fence).is_some() {
+                    self.ended.entry(fence).or_insert(self.commits);
+                }
+            }
+        }
+    }
+
+    /// Forgets what a power cut took.
+    pub(super) fn forget(&mut self, memory: &MemoryJournal) {
+        self.began
+            .retain(|fence, _| memory.attempt(*fence).is_some());
+        self.ended
+            .retain(|fence, _| memory.outcome(*fence).is_some());
+    }
+
+    /// From when to when each attempt of an entry was in flight. Nobody sees an outcome before its
+    /// commit, so what is reserved in the same one counts as reserved before.
+    fn of(&self, memory: &MemoryJournal, fence: Fence) -> Vec<(Moment, Option<Moment>)> {
+        let mut newer = None;
+        let fences = history(memory, fence).into_iter();
+        let moments = fences.map(|fence| {
+            let began = (self.began.get(&fence).copied().unwrap_or(0), fence.0);
+            let ended = self.ended.get(&fence).map(|commit| (*commit, u64::MAX));
+            (began, ended.or(newer.replace(began)))
+        });
+        moments.collect()
+    }
+
+    fn were_together(&self, memory: &MemoryJournal, one: &Row, other: &Row) -> bool {
+        let is_before =
+            |from: Moment, until: Option<Moment>| until.is_none_or(|until| from < until);
+        let others = self.of(memory, other.fence);
+        self.of(memory, one.fence).iter().any(|(from, until)| {
+            let mut others = others.iter();
+            others.any(|(began, ended)| is_before(*from, *ended) && is_before(*began, *until))
+        })
+    }
+}
+
+/// The fences of an entry's attempts, the newest first.
+fn history(memory: &MemoryJournal, fence: Fence) -> Vec<Fence> {
+    let before = |fence: &Fence| memory.attempt(*fence).and_then(|attempt| attempt.previous);
+    std::iter::successors(Some(fence), before).collect()
+}
+
 impl Oracle {
     /// W1 to W3: a call that names nothing means the first entry that is left; an equal one beyond
     /// it only where both ran together, or where that first one never ran; past the end it is new.
@@ -84,9 +147,7 @@ impl Oracle {
                 let is_voided = row.status == Status::Voided;
                 let other = left[1..]
                     .iter()
-                    .take_while(|(_, next)| {
-                        is_voided || row.completed_at == 0 || next.created_at < row.completed_at
-                    })
+                    .filter(|(_, next)| is_voided || self.flights.were_together(memory, row, next))
                     .find(|(_, next)| is_same(next));
                 if let Some((place, _)) = other {
                     self.seen.walked_out_of_order += 1;
