@@ -35,7 +35,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Arguments and results of settled entries become tombstones, which keep seq, signature, keys,
 /// status and digest for ever: the same call is then refused as `result_expired`, and never runs
 /// again. Entries that are open, in doubt or damaged are never touched, nor is an outcome that has
-/// not reached a caller. The bytes leave the files as well: at once where no session is live, else
+/// not reached a caller. Ages are by this machine's clock: an entry that was settled later than now,
+/// when a clock was ahead, is older than nothing. The bytes leave the files as well: at once where no session is live, else
 /// a later run finishes that, and this one says so.
 #[derive(Args, Debug)]
 pub(super) struct GcArgs {
@@ -50,6 +51,10 @@ pub(super) struct GcArgs {
     /// Also outcomes that never reached a caller
     #[arg(long)]
     undelivered_too: bool,
+
+    /// Also entries that were settled later than now by this machine's clock, whatever their age
+    #[arg(long)]
+    future_too: bool,
 
     /// Don't ask on a terminal
     #[arg(long)]
@@ -72,6 +77,7 @@ pub(super) fn run(args: &GcArgs, env: Env<'_>) -> Result<Exit, CliError> {
     let retention = Retention {
         older_than: args.older_than,
         undelivered_too: args.undelivered_too,
+        future_too: args.future_too,
     };
     let now = Micros(Time::now().0);
     if !args.dry_run && !args.yes && confirm::can_ask() {
@@ -184,6 +190,7 @@ struct Report {
     dry_run: bool,
     older_than_ms: u128,
     undelivered_too: bool,
+    future_too: bool,
     buried: u64,
     dropped_bytes: u64,
     kept: BTreeMap<&'static str, u64>,
@@ -206,6 +213,7 @@ impl Report {
             dry_run: args.dry_run,
             older_than_ms: args.older_than.as_millis(),
             undelivered_too: args.undelivered_too,
+            future_too: args.future_too,
             buried: swept.buried,
             dropped_bytes: swept.dropped_bytes,
             kept: Reason::ALL
@@ -259,6 +267,7 @@ fn render(report: &Report, swept: &Swept, look: &Look) -> String {
             let count = swept.kept.get(&reason).filter(|count| **count > 0)?;
             let word = match reason {
                 Reason::Buried => "buried before",
+                Reason::Future => "from the future",
                 Reason::Open | Reason::Quarantined | Reason::Young | Reason::Undelivered => {
                     reason.name()
                 }
@@ -290,6 +299,7 @@ mod tests {
             older_than: Duration::from_secs(60),
             dry_run: false,
             undelivered_too: false,
+            future_too: false,
             yes: true,
             journal: JournalArgs {
                 journal: None,
@@ -303,7 +313,7 @@ mod tests {
         let swept = Swept {
             buried: 1,
             dropped_bytes: 2_048,
-            kept: [(Reason::Open, 3), (Reason::Buried, 1)].into(),
+            kept: [(Reason::Open, 3), (Reason::Future, 2), (Reason::Buried, 1)].into(),
             tools: [("charge".to_owned(), (1, 2_048))].into(),
         };
         let compacted = Compacted {
@@ -317,7 +327,8 @@ mod tests {
             render(&report, &swept, &Look::PIPE),
             "TOOL    ENTRIES  BYTES\n\
              charge        1   2048\n\
-             buried 1 entry and dropped 2048 bytes; left as they are: 3 open, 1 buried before\n\
+             buried 1 entry and dropped 2048 bytes; left as they are: 3 open, \
+             2 from the future, 1 buried before\n\
              the file was rebuilt: 8192 bytes before, 4096 after\n"
         );
     }

@@ -369,8 +369,9 @@ impl Listing {
 
     fn cut(&mut self) {
         if self.limit > 0 && self.entries.len() > self.limit {
+            // By the order of reservations: a clock that was ahead must hide nothing.
             self.entries
-                .sort_by_key(|entry| std::cmp::Reverse((entry.created_at, entry.seq)));
+                .sort_by_key(|entry| std::cmp::Reverse((entry.fence, entry.seq)));
             self.entries.truncate(self.limit);
         }
     }

@@ -115,7 +115,7 @@ struct Line {
     is_error: Option<bool>,
     provenance: Option<String>,
     /// From the reservation to the outcome, in microseconds.
-    took_us: Option<i64>,
+    took_us: Option<u64>,
     letter: Option<String>,
     count: Option<u64>,
     detail: Option<Value>,
@@ -161,7 +161,7 @@ impl Line {
                 );
                 line.is_error = (*status == Some(Status::Completed)).then_some(*is_error);
                 line.provenance = Some(provenance.clone());
-                line.took_us = Some(happening.at.0.saturating_sub(started_at.0));
+                line.took_us = Some(happening.at.since(*started_at));
             }
             What::InDoubt { reason } => {
                 line.what = "in_doubt".to_owned();
@@ -234,8 +234,7 @@ impl Line {
             notes.push("isError".to_owned());
         }
         if let Some(took_us) = self.took_us {
-            let micros = u64::try_from(took_us).unwrap_or(0);
-            notes.push(format!("took {}", took(Duration::from_micros(micros))));
+            notes.push(format!("took {}", took(Duration::from_micros(took_us))));
         }
         match self.provenance.as_deref() {
             None | Some("upstream") => {}

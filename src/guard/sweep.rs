@@ -342,6 +342,7 @@ mod tests {
         let retention = Retention {
             older_than,
             undelivered_too,
+            future_too: false,
         };
         let mut sweep = Sweep::new(retention, HOUR, "tester".into());
         let mut journal = world.journal();
@@ -478,6 +479,7 @@ mod tests {
         let retention = Retention {
             older_than: Duration::from_secs(1),
             undelivered_too: false,
+            future_too: false,
         };
         let mut journal = world.journal();
         let mut dry = Sweep::new(retention, HOUR, "tester".into()).dry();

@@ -18,6 +18,8 @@ pub struct Retention {
     pub older_than: Duration,
     /// Outcomes that never reached a caller are buried, too.
     pub undelivered_too: bool,
+    /// Entries whose time is yet to come are buried, too, whatever age was asked for.
+    pub future_too: bool,
 }
 
 /// What happens to one entry.
@@ -38,6 +40,9 @@ pub enum Reason {
     Quarantined,
     /// It was settled too lately.
     Young,
+    /// By its time it is yet to be settled: a clock was ahead then, or is behind now. Nobody knows
+    /// its age, so it is older than nothing.
+    Future,
     /// Its outcome never reached a caller.
     Undelivered,
     /// It has no payload (any more).
@@ -46,10 +51,11 @@ pub enum Reason {
 
 impl Reason {
     /// All of them, in the order in which they are told.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Open,
         Self::Quarantined,
         Self::Young,
+        Self::Future,
         Self::Undelivered,
         Self::Buried,
     ];
@@ -61,6 +67,7 @@ impl Reason {
             Self::Open => "open",
             Self::Quarantined => "quarantined",
             Self::Young => "young",
+            Self::Future => "future",
             Self::Undelivered => "undelivered",
             Self::Buried => "buried",
         }
@@ -88,10 +95,15 @@ pub fn fate(
         }
         Status::Completed | Status::Failed | Status::Voided | Status::Denied => {}
     }
-    // An entry without a time is older than nothing.
-    let age_us = entry.completed_at.map_or(0, |at| now.since(at));
-    if u128::from(age_us) < retention.older_than.as_micros() || entry.completed_at.is_none() {
-        return Fate::Keep(Reason::Young);
+    match entry.completed_at {
+        Some(at) if at > now => {
+            if !retention.future_too {
+                return Fate::Keep(Reason::Future);
+            }
+        }
+        Some(at) if u128::from(now.since(at)) >= retention.older_than.as_micros() => {}
+        // An entry without a time is older than nothing.
+        Some(_) | None => return Fate::Keep(Reason::Young),
     }
     if entry.is_undelivered() && !retention.undelivered_too {
         return Fate::Keep(Reason::Undelivered);
@@ -137,6 +149,7 @@ mod tests {
         Retention {
             older_than: DAY,
             undelivered_too,
+            future_too: false,
         }
     }
 
@@ -194,6 +207,59 @@ mod tests {
     fn a_clock_that_stepped_back_buries_nothing() {
         let entry = entry(Status::Completed);
         let fate = fate(&entry, true, 5, rule(false), Micros(-5));
-        assert_eq!(fate, Fate::Keep(Reason::Young));
+        assert_eq!(fate, Fate::Keep(Reason::Future));
+    }
+
+    #[test]
+    fn what_is_yet_to_come_is_older_than_nothing_unless_that_is_asked_for() {
+        for older_than in [Duration::ZERO, DAY, Duration::MAX] {
+            for future_too in [false, true] {
+                let retention = Retention {
+                    older_than,
+                    future_too,
+                    ..rule(false)
+                };
+                let mut entry = entry(Status::Completed);
+                let mut fate_at = |ahead_us: i64| {
+                    entry.completed_at = Some(Micros(NOW.0 + ahead_us));
+                    entry.delivered_at = entry.completed_at;
+                    fate(&entry, true, 5, retention, NOW)
+                };
+                let ahead = if future_too {
+                    Fate::Bury
+                } else {
+                    Fate::Keep(Reason::Future)
+                };
+                assert_eq!(fate_at(1), ahead);
+                assert_eq!(fate_at(i64::MAX - NOW.0), ahead);
+                // This very moment is no future.
+                let is_old = older_than.is_zero();
+                assert_eq!(fate_at(0) == Fate::Bury, is_old, "{older_than:?}");
+                // The flag makes nothing old that is young.
+                let is_old = older_than < 2 * DAY;
+                assert_eq!(fate_at(-2 * 86_400_000_000) == Fate::Bury, is_old);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_open_damaged_or_undelivered_stays_in_the_future_too() {
+        let retention = Retention {
+            older_than: Duration::ZERO,
+            future_too: true,
+            ..rule(false)
+        };
+        let ahead = Some(Micros(NOW.0 + 1));
+        for (status, holds, delivered, reason) in [
+            (Status::Accepted, true, true, Reason::Open),
+            (Status::Completed, false, true, Reason::Quarantined),
+            (Status::Completed, true, false, Reason::Undelivered),
+        ] {
+            let mut entry = entry(status);
+            entry.completed_at = ahead;
+            entry.delivered_at = ahead.filter(|_| delivered);
+            let fate = fate(&entry, holds, 5, retention, NOW);
+            assert_eq!(fate, Fate::Keep(reason));
+        }
     }
 }

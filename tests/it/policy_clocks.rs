@@ -358,8 +358,8 @@ fn ls_and_gc_take_entries_from_the_future_for_new_ones() {
         assert_done(&proxy.call(&order(seq, seq).seq(seq)));
         proxy.stop();
     }
-    let since = |duration: &str| -> Vec<u64> {
-        let words = ["ls", "--since", duration, "--json"];
+    let listed = |words: &[&str]| -> Vec<u64> {
+        let words = [&["ls", "--json"], words].concat();
         let output = world.operator(&words);
         let listing: Value = serde_json::from_slice(&output.stdout).unwrap();
         let entries = listing["entries"].as_array().unwrap().iter();
@@ -367,34 +367,55 @@ fn ls_and_gc_take_entries_from_the_future_for_new_ones() {
             .map(|entry| entry["seq"].as_u64().unwrap())
             .collect()
     };
-    assert_eq!(since("1h"), [3, 4]);
-    assert_eq!(since("24h"), [2, 3, 4]);
-    assert_eq!(since("100h"), [1, 2, 3, 4]);
-    let buried = || -> Vec<bool> {
+    assert_eq!(listed(&["--since", "1h"]), [3, 4]);
+    assert_eq!(listed(&["--since", "24h"]), [2, 3, 4]);
+    assert_eq!(listed(&["--since", "100h"]), [1, 2, 3, 4]);
+    assert_eq!(listed(&["--until", "0s"]), [1, 2, 3]);
+    assert_eq!(listed(&["--until", "1h"]), [1, 2]);
+    // The newest are the last that were reserved.
+    clock.step("-9000h");
+    let mut proxy = clock.proxy().start();
+    assert_done(&proxy.call(&order(5, 5).seq(5)));
+    proxy.stop();
+    assert_eq!(listed(&["--limit", "1"]), [5]);
+    assert_eq!(listed(&["--limit", "2"]), [4, 5]);
+    let buried = |seqs: &[u64]| -> Vec<bool> {
         let entries = world.entries();
         entries
             .iter()
+            .filter(|entry| seqs.contains(&entry["seq"].as_u64().unwrap()))
             .map(|entry| entry["tombstone"] == true)
             .collect()
     };
     for (older_than, expected) in [
+        ("9999h", [false, false, false, false]),
         ("24h", [true, false, false, false]),
         ("1h", [true, true, false, false]),
+        ("0s", [true, true, true, false]),
     ] {
-        run(world, 0, &["gc", "--older-than", older_than, "--yes"]);
-        assert_eq!(buried(), expected, "{older_than}");
+        let words = ["gc", "--older-than", older_than, "--yes", "--json"];
+        let report: Value = serde_json::from_str(&run(world, 0, &words)).unwrap();
+        assert_eq!(report["kept"]["future"], 1, "{older_than}: {report}");
+        assert_eq!(buried(&[1, 2, 3, 4]), expected, "{older_than}");
     }
     // Buried or not, none runs again.
     clock.step("+0");
-    let mut proxy = clock.proxy().start();
-    for seq in 1..=2 {
-        let answer = proxy.call(&order(seq, seq).seq(seq));
-        assert_eq!(refusal(&answer)["kind"], "result_expired", "{answer}");
-    }
-    for seq in 3..=4 {
-        assert_done(&proxy.call(&order(seq, seq).seq(seq)));
-    }
-    proxy.stop();
-    assert_eq!(world.effects_of("charge"), 4);
+    let again = |expired: &[u64], kept: &[u64]| {
+        let mut proxy = clock.proxy().start();
+        for seq in expired {
+            let answer = proxy.call(&order(*seq, *seq).seq(*seq));
+            assert_eq!(refusal(&answer)["kind"], "result_expired", "{answer}");
+        }
+        for seq in kept {
+            assert_done(&proxy.call(&order(*seq, *seq).seq(*seq)));
+        }
+        proxy.stop();
+    };
+    again(&[1, 2, 3, 5], &[4]);
+    let words = ["gc", "--older-than", "0s", "--future-too", "--yes"];
+    run(world, 0, &words);
+    assert_eq!(buried(&[1, 2, 3, 4, 5]), [true; 5]);
+    again(&[1, 2, 3, 4, 5], &[]);
+    assert_eq!(world.effects_of("charge"), 5);
     run(world, 0, &["verify"]);
 }

@@ -36,6 +36,7 @@ fn filled() -> World {
     let retention = Retention {
         older_than: Duration::from_secs(1),
         undelivered_too: false,
+        future_too: false,
     };
     let mut sweep = Sweep::new(retention, Micros(2_000_000), "ada".into());
     let mut journal = world.journal();
