@@ -11,6 +11,11 @@
 //!
 //! Must not: know where a verdict comes from, or how it is shown.
 
+mod asking;
+
+use asking::RESOLVED;
+pub use asking::Turn;
+
 use crate::journal::{
     Applied, Attempt, Durability, Event, Journal, JournalError, Outcome, Payload, Session, Stored,
     Transaction, Write,
@@ -83,9 +88,10 @@ pub enum Act {
         /// The entry was named by its seq and seen to be a question or a task under this fence.
         open: Option<Fence>,
     },
-    /// The upstream is about to be asked what became of a call in doubt: what is done of it is
-    /// the event, durable before the question goes out.
-    Ask,
+    /// Somebody is about to be asked what became of a call in doubt: what is done of it is the
+    /// event, durable before the question goes out. Refused while another session that lives is
+    /// at it, or where one has had a word while this one waited.
+    Ask(Turn),
     /// One more attempt of a settled entry.
     Reopen,
     /// Its outcome reached its caller by other means.
@@ -181,6 +187,15 @@ pub enum Refused {
         /// It is known to live; else it can't be told.
         is_known: bool,
     },
+    /// Another session asks about it.
+    #[error("session {session} is asking about it")]
+    BeingAsked {
+        /// The session.
+        session: SessionId,
+    },
+    /// Somebody was asked about it a moment ago, and it is in doubt still.
+    #[error("somebody was asked about it just now, and did not know")]
+    JustAsked,
     /// Somebody else changed it at the same moment.
     #[error("somebody else changed it just now; look again")]
     Changed,
@@ -212,7 +227,12 @@ impl Refused {
     pub const fn is_forcible(&self) -> bool {
         match self {
             Self::Live { .. } | Self::UpstreamAlive { .. } | Self::Open { .. } => true,
-            Self::Absent | Self::Quarantined | Self::NotNow { .. } | Self::Changed => false,
+            Self::Absent
+            | Self::Quarantined
+            | Self::NotNow { .. }
+            | Self::BeingAsked { .. }
+            | Self::JustAsked
+            | Self::Changed => false,
         }
     }
 }
@@ -278,7 +298,7 @@ pub fn rule<J: Journal>(
             };
             desk.resolve(&stored, verdict, claim, ask)?
         }
-        Act::Ask => desk.announce(&stored, ask)?,
+        Act::Ask(turn) => desk.announce(&stored, *turn, ask)?,
         Act::Reopen => desk.reopen(&stored)?,
         Act::Deliver => desk.deliver(&stored)?,
     };
@@ -333,24 +353,6 @@ impl<T: Transaction> Desk<'_, T> {
                 Ok(Ok(entry.clone()))
             }
         }
-    }
-
-    /// Notes that the upstream is about to be asked about the entry, if a verdict that nobody
-    /// forces could count.
-    fn announce(&mut self, stored: &Stored, ask: AskOwner<'_>) -> Result<Judged, JournalError> {
-        let claim = Claim {
-            settles: true,
-            forces: false,
-            open: None,
-        };
-        if let Err(refused) = self.way(stored, claim, ask)? {
-            return Ok(Err(refused));
-        }
-        let entry = &stored.entry;
-        let detail = self.deed.detail(None, entry.status, false);
-        let event = self.event("reconciling", entry, entry.fence, detail);
-        self.tx.event(&event)?;
-        Ok(Ok(entry.clone()))
     }
 
     /// Returns how a verdict on the entry is given, or why it is not.
@@ -447,7 +449,7 @@ impl<T: Transaction> Desk<'_, T> {
 
     fn resolved(&self, entry: &Entry, was: Status, verdict: &Verdict) -> Event {
         let detail = self.deed.detail(Some(verdict.name()), was, self.was_fenced);
-        self.event("resolved", entry, entry.fence, detail)
+        self.event(RESOLVED, entry, entry.fence, detail)
     }
 
     /// Gives the verdict on a PENDING entry; `was`: where it stood before it was taken away.

@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::call::{Call, assert_done, assert_refused};
@@ -328,6 +329,114 @@ fn a_timed_out_call_of_a_living_session_is_not_asked_about() {
     proxy.stop();
     assert_eq!(asked(&world).len(), 0);
     assert_eq!(world.effects_of("charge"), 1);
+}
+
+/// A command that keeps what it was asked, says that it has begun, and waits to be let go.
+struct Slow {
+    begun: std::path::PathBuf,
+    go: std::path::PathBuf,
+    says: String,
+}
+
+impl Slow {
+    fn new(world: &World, says: &str) -> Slow {
+        let (begun, go) = (world.path("begun"), world.path("go"));
+        for pipe in [&begun, &go] {
+            nix::unistd::mkfifo(pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        }
+        // Only the first one waits.
+        let says = format!(
+            "if mkdir {}; then echo > {}; cat {} > /dev/null; fi 2> /dev/null\n{says}",
+            world.path("first").display(),
+            begun.display(),
+            go.display()
+        );
+        Slow { begun, go, says }
+    }
+
+    /// Waits until the first one has begun.
+    fn wait_begun(&self) {
+        std::fs::read(&self.begun).unwrap();
+    }
+
+    fn let_go(&self) {
+        std::fs::write(&self.go, "").unwrap();
+    }
+}
+
+/// Two proxies that meet one doubt: whoever is asked is asked once, and both have the word.
+#[test]
+fn a_doubt_that_two_proxies_meet_is_asked_about_once() {
+    let unknown = r#"echo '{"verdict": "unknown"}'"#;
+    for (says, is_clear) in [(COMPLETED, true), (unknown, false)] {
+        let world = World::new();
+        lose(&world, &Call::charge(1).seq(1));
+        let slow = Slow::new(&world, says);
+        let policy = policy(&world, &slow.says, "").replace("5s", "60s");
+        let mut proxies = [start(&world, &policy), start(&world, &policy)];
+        proxies[0].send_call(&Call::charge(2).seq(1));
+        slow.wait_begun();
+        proxies[1].send_call(&Call::charge(2).seq(1));
+        proxies[1].await_decided();
+        let early = proxies[1].recv_id_within(2, Duration::from_millis(700));
+        assert_eq!((early, asked(&world).len()), (None, 1));
+        slow.let_go();
+        for proxy in &mut proxies {
+            let answer = proxy.recv_id(2);
+            if is_clear {
+                assert_eq!(answer["result"]["content"][0]["text"], "sent as 4711");
+            } else {
+                assert_refused(&answer, "in_doubt", "unknown");
+            }
+        }
+        assert_eq!(asked(&world).len(), 1, "{says}");
+        // Who asks later is told what is known then.
+        let again = proxies[1].call(&Call::charge(3).seq(1));
+        assert_eq!(again["result"].is_object(), is_clear, "{again}");
+        assert_eq!(asked(&world).len(), if is_clear { 1 } else { 2 });
+        proxies.into_iter().for_each(Proxy::stop);
+        assert_eq!(world.effects_of("charge"), 1);
+        assert!(world.operator(&["verify"]).status.success());
+    }
+}
+
+/// The other one's word does not come: its proxy is killed, or it is stopped for longer than the
+/// policy waits. Then the second one asks, and what the first one says later changes nothing.
+#[test]
+fn who_waits_for_anothers_word_asks_where_none_comes() {
+    for is_killed in [true, false] {
+        let world = World::new();
+        lose(&world, &Call::charge(1).seq(1));
+        let slow = Slow::new(&world, COMPLETED);
+        let limit = if is_killed { "60s" } else { "1s" };
+        let policy = policy(&world, &slow.says, "").replace("5s", limit);
+        let mut first = start(&world, &policy);
+        let mut second = start(&world, &policy);
+        first.send_call(&Call::charge(2).seq(1));
+        slow.wait_begun();
+        if !is_killed {
+            first.signal(Signal::SIGSTOP);
+        }
+        second.send_call(&Call::charge(2).seq(1));
+        second.await_decided();
+        if is_killed {
+            first.kill9();
+        }
+        let answer = second.recv_id(2);
+        assert_eq!(answer["result"]["content"][0]["text"], "sent as 4711");
+        assert_eq!(asked(&world).len(), 2);
+        slow.let_go();
+        if !is_killed {
+            first.signal(Signal::SIGCONT);
+            assert_eq!(first.recv_id(2)["result"], answer["result"]);
+            first.stop();
+        }
+        second.stop();
+        assert_eq!(world.effects_of("charge"), 1);
+        let resolved = events(&world).matches("\"kind\":\"resolved\"").count();
+        assert_eq!(resolved, 1, "{}", events(&world));
+        assert!(world.operator(&["verify"]).status.success());
+    }
 }
 
 #[test]

@@ -1,3 +1,4 @@
+use super::asking::{Asking, asking};
 use super::*;
 use crate::guard::Op;
 use crate::guard::fixture::{World, answer, call, calls_of_every_sort, reserve};
@@ -200,7 +201,7 @@ fn a_verdict_settles_a_doubt_once_with_who_and_why() {
 #[test]
 fn a_question_is_announced_only_where_a_verdict_could_count() {
     let (mut journal, entry) = doubt();
-    let after = done(act(&mut journal, &entry, &Act::Ask, GONE));
+    let after = done(act(&mut journal, &entry, &Act::Ask(Turn::First), GONE));
     assert_eq!(after, entry);
     assert_eq!(events(&mut journal, &entry)[0].0, "reconciling");
     let alive = Owner {
@@ -208,16 +209,91 @@ fn a_question_is_announced_only_where_a_verdict_could_count() {
         upstream_alive: Some(true),
     };
     for owner in [LIVE, alive] {
-        let refused = act(&mut journal, &entry, &Act::Ask, owner);
+        let refused = act(&mut journal, &entry, &Act::Ask(Turn::First), owner);
         assert!(matches!(refused, Ruling::Refused(_)), "{refused:?}");
     }
     done(act(&mut journal, &entry, &resolve(completed()), GONE));
-    let refused = act(&mut journal, &entry, &Act::Ask, GONE);
+    let refused = act(&mut journal, &entry, &Act::Ask(Turn::First), GONE);
     assert!(
         matches!(refused, Ruling::Refused(Refused::NotNow { .. })),
         "{refused:?}"
     );
     assert_eq!(events(&mut journal, &entry).len(), 2);
+}
+
+/// Who asks, who else is live, and whether this one has waited: whose turn it is.
+#[test]
+fn one_session_asks_at_a_time_and_its_word_is_the_word_of_all_who_waited() {
+    let (mut journal, entry) = doubt();
+    let live = std::cell::RefCell::new(vec![SessionId(2), SessionId(3)]);
+    let mut ask_as = |session: Option<u64>, act: &Act| {
+        let deed = Deed {
+            session: session.map(SessionId),
+            ..Deed::default()
+        };
+        let mut ask = |id: SessionId, _: Option<&Session>| Owner {
+            is_live: live.borrow().contains(&id),
+            ..GONE
+        };
+        let place = (entry.branch, entry.seq);
+        match rule(&mut journal, place, act, &deed, Micros(9), &mut ask, false).unwrap() {
+            Ruling::Done { .. } => None,
+            Ruling::Refused(refused) => Some(refused),
+        }
+    };
+    let first = Act::Ask(Turn::First);
+    let waiting = Act::Ask(Turn::Waiting);
+    let by_second = Some(Refused::BeingAsked {
+        session: SessionId(2),
+    });
+    let unknown = resolve(Verdict::StillUnknown);
+    assert_eq!(ask_as(Some(2), &first), None);
+    assert_eq!(ask_as(Some(3), &first), by_second);
+    assert_eq!(ask_as(Some(3), &waiting), by_second);
+    assert_eq!(ask_as(None, &first), by_second, "an operator waits, too");
+    assert_eq!(ask_as(Some(2), &first), None, "its own calls do not");
+    // There is a word, and it is that nothing is known.
+    assert_eq!(ask_as(Some(2), &unknown), None);
+    assert_eq!(ask_as(Some(3), &waiting), Some(Refused::JustAsked));
+    // Who comes later asks anew.
+    assert_eq!(ask_as(Some(3), &first), None);
+    let by_third = Some(Refused::BeingAsked {
+        session: SessionId(3),
+    });
+    assert_eq!(ask_as(Some(2), &waiting), by_third);
+    // Nobody waits for ever, nor for one that is gone.
+    assert_eq!(ask_as(Some(2), &Act::Ask(Turn::Over)), None);
+    assert_eq!(ask_as(Some(3), &first), by_second);
+    live.borrow_mut().clear();
+    assert_eq!(ask_as(Some(3), &waiting), None);
+    // Whether an operator's command still runs can't be told.
+    assert_eq!(ask_as(None, &first), None);
+    assert_eq!(ask_as(Some(3), &first), None);
+}
+
+/// What was said of an attempt before is nothing about the one in doubt now.
+#[test]
+fn only_the_asking_about_this_attempt_counts() {
+    let (mut journal, entry) = doubt();
+    let mut tx = journal.begin(Durability::Power).unwrap();
+    for (kind, fence) in [("reconciling", 7), ("resolved", 7), ("reconciling", 8)] {
+        tx.event(&Event {
+            at: Micros(9),
+            kind: kind.into(),
+            entry: Some((entry.branch, entry.seq)),
+            fence: Some(Fence(fence)),
+            session: Some(SessionId(2)),
+            letter: None,
+            detail: None,
+            merge_key: None,
+        })
+        .unwrap();
+    }
+    let events = tx.events(entry.branch, entry.seq).unwrap();
+    let of = |fence| asking(&events, Fence(fence));
+    assert_eq!(of(6), Asking::Nobody);
+    assert_eq!(of(7), Asking::Ended);
+    assert_eq!(of(8), Asking::Begun(Some(SessionId(2))));
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! From a doubt to the verdict of the one who was asked.
 //!
 //! The same steps for a running proxy and for `checkpoint resolve --auto`: look whether a verdict
-//! could count at all (the recorded upstream must be dead), ask, and give the verdict, compared
-//! with what was asked about. What is unclear is kept with the entry, and the doubt stays.
+//! could count at all (the recorded upstream must be dead), wait for the word of another proxy that
+//! is asking, ask, and give the verdict, compared with what was asked about. What is unclear is kept with the entry, and the doubt stays.
 //!
 //! Must not: decide who is asked, or hold the journal while it asks.
 
@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use super::tool::{self, Upstream};
 use super::{Answer, EntryStory, Question, Verdict as Said, ask};
 use crate::guard::story::Story;
-use crate::guard::verdict::{Act, Deed, Refused, Ruling, Verdict};
+use crate::guard::verdict::{Act, Deed, Refused, Ruling, Turn, Verdict};
 use crate::journal::JournalError;
+use crate::json;
 use crate::mcp::outcome;
 use crate::rules::entry::Provenance;
 use crate::rules::ids::{BranchId, Fence, Seq};
@@ -20,6 +21,9 @@ use crate::rules::policy::ReconcileTool;
 
 /// How long a journal that others write to is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often it is looked whether another proxy has had a word.
+const WORD_POLL: Duration = Duration::from_millis(100);
 
 /// A doubt about which somebody is to be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,28 +130,25 @@ pub fn settle(
         return Ok(Settled::NotAsked(Ruling::Refused(Refused::Changed)));
     }
     let word = match &probe.asks {
-        Asks::Command(command) => said(ask(&Question {
-            command,
-            entry: &told(&story),
-            timeout: probe.timeout,
-            result_bytes_max: probe.result_bytes_max,
-        })),
+        Asks::Command(command) => {
+            if let Some(not_asked) = announce(ledger, probe, deed, command_announcement(command))? {
+                return Ok(not_asked);
+            }
+            said(ask(&Question {
+                command,
+                entry: &told(&story),
+                timeout: probe.timeout,
+                result_bytes_max: probe.result_bytes_max,
+            }))
+        }
         Asks::Tool { tool, id, meta } => {
             match tool::question(probe, (tool, id, meta.as_deref()), &story) {
                 Err(why) => tool::unasked(tool, &why),
                 Ok(question) => {
                     // A call is in the journal before the upstream may see it; this one, too.
-                    let deed = Deed {
-                        probe: Some(tool::announcement(tool, id)),
-                        ..deed.clone()
-                    };
-                    let asked = patiently(|| ledger.rule(probe.place, &Act::Ask, &deed, false))?;
-                    match asked {
-                        Ruling::Done { after, .. } if after.fence == probe.fence => {}
-                        Ruling::Done { .. } => {
-                            return Ok(Settled::NotAsked(Ruling::Refused(Refused::Changed)));
-                        }
-                        Ruling::Refused(_) => return Ok(Settled::NotAsked(asked)),
+                    let announcement = tool::announcement(tool, id);
+                    if let Some(not_asked) = announce(ledger, probe, deed, announcement)? {
+                        return Ok(not_asked);
                     }
                     tool::ask(upstream, question, probe, tool, &story.entry)
                 }
@@ -176,6 +177,49 @@ pub fn settle(
         verdict: name,
         ruling,
     })
+}
+
+/// Has it in the journal that somebody is about to be asked. Another proxy that is asking is
+/// waited for; if its word settles nothing, or none comes in time, returns why nobody is asked, or
+/// nothing, and then it is this one's turn.
+fn announce(
+    ledger: &mut dyn Ledger,
+    probe: &Probe,
+    deed: &Deed,
+    announcement: String,
+) -> Result<Option<Settled>, JournalError> {
+    let deed = Deed {
+        probe: Some(announcement),
+        ..deed.clone()
+    };
+    let start = Instant::now();
+    let mut turn = Turn::First;
+    loop {
+        let asked = patiently(|| ledger.rule(probe.place, &Act::Ask(turn), &deed, false))?;
+        match asked {
+            Ruling::Done { after, .. } if after.fence == probe.fence => return Ok(None),
+            Ruling::Done { .. } => {
+                return Ok(Some(Settled::NotAsked(Ruling::Refused(Refused::Changed))));
+            }
+            Ruling::Refused(Refused::BeingAsked { .. }) => {
+                // Two questions are better than none: a verdict is compared in any case.
+                turn = if start.elapsed() < probe.timeout {
+                    Turn::Waiting
+                } else {
+                    Turn::Over
+                };
+                // Nothing tells when another process has its word.
+                std::thread::sleep(WORD_POLL);
+            }
+            Ruling::Refused(_) => return Ok(Some(Settled::NotAsked(asked))),
+        }
+    }
+}
+
+/// Returns what the event before a command says of it: which one, and none of its arguments.
+fn command_announcement(command: &[String]) -> String {
+    let program = command.first().map_or("", String::as_str);
+    format!(r#"{{"command":{}}}"#, json::quote(program))
 }
 
 fn told(story: &Story) -> Vec<u8> {

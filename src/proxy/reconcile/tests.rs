@@ -340,7 +340,7 @@ impl Ledger for Notes {
         is_trial: bool,
     ) -> Result<Ruling, JournalError> {
         let name = match act {
-            Act::Ask => "announce",
+            Act::Ask(_) => "announce",
             Act::Resolve { verdict, .. } => verdict.name(),
             Act::Reopen | Act::Deliver => "?",
         };
