@@ -87,7 +87,7 @@ fn stop_all(proxies: Vec<Proxy>) {
 fn proxies_whose_clocks_differ_by_years_take_nothing_over() {
     let Some(clock) = Clock::new() else { return };
     let world = &clock.world;
-    let policy = "[defaults]\ndelivery = \"at-least-once\"\nlease_ttl = \"2s\"\nheartbeat = \"200ms\"\nwait_poll = \"50ms\"\n";
+    let policy = "[defaults]\ndelivery = \"at-least-once\"\nlease_ttl = \"10s\"\nheartbeat = \"200ms\"\nwait_poll = \"50ms\"\n";
     // A clock of its own comes before the one that all share.
     let at = |offset: &str| clock.proxy().policy(policy).env("FAKETIME", offset).start();
     let mut owner = at("-25y");
