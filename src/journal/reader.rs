@@ -670,7 +670,7 @@ impl Reader {
     fn places(&self, sql: &str, values: Vec<Value>) -> Result<Vec<(BranchId, Place)>, CannotUse> {
         let own = self.identity.own_workflow.clone();
         self.db()
-            .prepare(sql)
+            .prepare_cached(sql)
             .and_then(|mut statement| {
                 statement
                     .query_map(params_from_iter(values), |row| {
@@ -916,12 +916,13 @@ impl Reader {
     ) -> Result<Option<(SessionId, Session, bool)>, CannotUse> {
         let found = self
             .db()
-            .query_row(
+            .prepare_cached(
                 "SELECT host, boot_id, pid, started_at, ended_at, upstream_pgid, \
                  upstream_started_at, upstream_name, upstream_version, protocol_version, \
                  client_name, client_version FROM sessions WHERE id = ?1",
-                [signed(number.0)],
-                |row| {
+            )
+            .and_then(|mut statement| {
+                statement.query_row([signed(number.0)], |row| {
                     let maybe = |index| match row.get_ref(index)? {
                         ValueRef::Integer(number) => Ok::<_, rusqlite::Error>(Some(number)),
                         _ => Ok(None),
@@ -940,8 +941,8 @@ impl Reader {
                         client_name: lossy_text(row, 10)?,
                         client_version: lossy_text(row, 11)?,
                     })
-                },
-            )
+                })
+            })
             .optional()
             .map_err(|error| self.refuse(error))?;
         let is_live = match self.live.get(&number) {
