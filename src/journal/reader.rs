@@ -20,7 +20,7 @@ use super::connection::{self, Access, OpenJournal};
 use super::locks::LockQuery;
 use super::mark::{self, Mark};
 use super::place::{JournalPath, Warning};
-use super::sqlite::{ENTRY_COLUMNS, read_entry, read_event, read_identity};
+use super::sqlite::{ENTRY_COLUMNS, STATEMENTS_MAX, read_entry, read_event, read_identity};
 use super::{EventRow, Identity, Session, Stored};
 use crate::rules::entry::{Entry, Status, outcome_digest};
 use crate::rules::ids::{BranchId, Fence, Micros, Seq, SessionId, WorkflowId};
@@ -203,6 +203,9 @@ impl Reader {
         let opened = connection::open_patiently(path, Access::ReadOnly, &filesystem, PATIENCE)?;
         let sqlite = |source| CannotUse::sqlite("read", path.as_path(), source);
         opened.connection.busy_timeout(PATIENCE).map_err(sqlite)?;
+        opened
+            .connection
+            .set_prepared_statement_cache_capacity(STATEMENTS_MAX);
         let shape = super::schema::shape(&opened.connection).map_err(sqlite)?;
         if shape != super::schema::expected_shape() {
             return Err(damaged(
@@ -577,7 +580,8 @@ impl Reader {
     /// Returns a number that changes whenever another process commits.
     pub(super) fn data_version(&self) -> Result<i64, CannotUse> {
         self.db()
-            .query_row("PRAGMA data_version", (), |row| row.get(0))
+            .prepare_cached("PRAGMA data_version")
+            .and_then(|mut statement| statement.query_row((), |row| row.get(0)))
             .map_err(|error| self.refuse(error))
     }
 
@@ -607,7 +611,9 @@ impl Reader {
 
     fn execute(&self, sql: &str) -> Result<(), CannotUse> {
         self.db()
-            .execute_batch(sql)
+            .prepare_cached(sql)
+            .and_then(|mut statement| statement.execute(()))
+            .map(|_| ())
             .map_err(|error| self.refuse(error))
     }
 
@@ -721,13 +727,12 @@ impl Reader {
     ) -> Result<Option<BranchId>, CannotUse> {
         let start = self
             .db()
-            .query_row(
+            .prepare_cached(
                 "SELECT b.id, b.parent, b.forked_at FROM branches b \
                  JOIN workflows w ON w.id = b.workflow WHERE w.workflow_id = ?1 \
                  AND CASE WHEN ?2 IS NULL THEN b.id = w.active_branch ELSE b.branch = ?2 END",
-                (&workflow.0, branch),
-                read_line,
             )
+            .and_then(|mut statement| statement.query_row((&workflow.0, branch), read_line))
             .optional()
             .map_err(|error| self.refuse(error))?;
         let mut at = start;

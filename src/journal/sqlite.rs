@@ -42,7 +42,7 @@ macro_rules! entries {
 pub(crate) const ENTRY_COLUMNS: &str = entry_columns!();
 
 /// Prepared statements kept ready; there are fewer kinds than that.
-const STATEMENTS_MAX: usize = 64;
+pub(crate) const STATEMENTS_MAX: usize = 64;
 
 /// Running calls that are remembered: more than any client has in flight.
 const PENDING_MAX: usize = 4096;
