@@ -7,6 +7,7 @@
 //! Must not: do I/O, read a clock, know the journal or decide what happens to a call.
 
 pub mod call;
+pub mod capability;
 pub mod frame;
 pub mod id;
 pub mod identity;

@@ -262,12 +262,12 @@ impl Refusal {
                  error is not kept; it was not run again"
             }
             (RefusalKind::NotReplayable, SideEffect::Completed) => {
-                "the call was completed before and its result has no form that this protocol \
-                 revision allows; it was not run again"
+                "the call was completed before and its result has no form that is legal for this \
+                 client; it was not run again"
             }
             (RefusalKind::NotReplayable, _) => {
                 "the call was answered before, may or may not have taken effect, and its answer \
-                 has no form that this protocol revision allows; it was not run again"
+                 has no form that is legal for this client; it was not run again"
             }
             (RefusalKind::Quarantined, _) => {
                 "the journal's record of this call is damaged; it may or may not have taken \

@@ -156,6 +156,202 @@ fn a_question_is_not_replayable_to_the_older_revisions() {
     assert_eq!(world.calls_at_upstream(), 1);
 }
 
+/// The same call from a client that says that it can be asked for this and nothing else.
+fn declaring(call: Call, id: u32, capabilities: Value) -> Call {
+    let mut call = call.meta("io.modelcontextprotocol/clientCapabilities", capabilities);
+    call.id = json!(id);
+    call
+}
+
+/// MCP 8.4: the upstream must not ask for what was not declared, and neither do we in its place.
+#[test]
+fn a_question_is_asked_again_only_of_a_client_that_declares_what_it_needs() {
+    for (kind, needs, lacks, has) in [
+        (
+            "elicitation",
+            "elicitation.form",
+            json!({"elicitation": {"url": {}}, "sampling": {}, "roots": {}}),
+            json!({"elicitation": {}}),
+        ),
+        (
+            "url",
+            "elicitation.url",
+            json!({"elicitation": {}, "sampling": {}, "roots": {}}),
+            json!({"elicitation": {"url": {}}}),
+        ),
+        (
+            "sampling",
+            "sampling",
+            json!({"elicitation": {}, "roots": {}}),
+            json!({"sampling": {}}),
+        ),
+        (
+            "sampling tools",
+            "sampling.tools",
+            json!({"elicitation": {}, "sampling": {}, "roots": {}}),
+            json!({"sampling": {"tools": {}}}),
+        ),
+        (
+            "roots",
+            "roots",
+            json!({"elicitation": {}, "sampling": {}}),
+            json!({"roots": {"listChanged": true}}),
+        ),
+    ] {
+        let world = World::new();
+        let call = || {
+            Call::new(0, "ask", json!({"kinds": [kind]}))
+                .modern()
+                .seq(1)
+        };
+        let mut proxy = world.proxy().start();
+        // What the upstream says, it says.
+        let live = proxy.call_line(&declaring(call(), 1, lacks.clone()));
+        assert!(result_bytes(&live).contains("input_required"));
+        for (id, capabilities) in [(2, lacks), (3, json!({})), (4, json!(null))] {
+            let refused = proxy.call(&declaring(call(), id, capabilities));
+            assert_refused(&refused, "not_replayable", "unknown");
+            assert_eq!(refused["error"]["code"], 7711);
+            let reason = refused["error"]["data"]["reason"].as_str().unwrap();
+            let start = "a question that needs what the request does not declare: ";
+            let told = reason.strip_prefix(start).unwrap();
+            // Without any sampling there is none with tools.
+            assert_eq!(told.strip_prefix("sampling, ").unwrap_or(told), needs);
+            let message = refused["error"]["message"].as_str().unwrap();
+            assert!(message.contains(reason), "{message}");
+        }
+        // It is kept for who can answer it, and goes on from there.
+        assert_eq!(world.status(1), "INPUT_REQUIRED");
+        let again = proxy.call_line(&declaring(call(), 5, has.clone()));
+        assert_eq!(result_bytes(&again), result_bytes(&live), "{kind}");
+        let answer = call()
+            .param("requestState", "state-1")
+            .param("inputResponses", json!({"answer": {}}));
+        assert_done(&proxy.call(&declaring(answer, 6, has)));
+        // Its outcome asks nothing of anybody.
+        assert_done(&proxy.call(&declaring(call(), 7, json!({}))));
+        proxy.stop();
+        assert_eq!(world.entries().len(), 1, "{kind}");
+        assert_eq!(world.effects_of("ask"), 1, "{kind}");
+        assert_eq!(world.calls_at_upstream(), 2, "{kind}");
+    }
+}
+
+/// A question that asks nothing, but to be called again with its state, needs nothing.
+#[test]
+fn a_question_that_asks_for_no_input_needs_no_capability() {
+    let world = World::new();
+    let call = |id: u32| Call::new(id, "ask", json!({"quiet": true})).modern();
+    let bare = |id: u32| declaring(call(id).seq(1), id, json!({}));
+    let mut proxy = world.proxy().start();
+    let live = proxy.call_line(&bare(1));
+    assert_eq!(
+        result_bytes(&proxy.call_line(&bare(2))),
+        result_bytes(&live)
+    );
+    assert_done(&proxy.call(&bare(3).param("requestState", "state-1")));
+    proxy.stop();
+    assert_eq!(world.effects_of("ask"), 1);
+    assert_eq!(world.calls_at_upstream(), 2);
+}
+
+/// A charge that asks first, once it is let go.
+fn held_question(id: u32) -> Call {
+    let question = json!({"resultType": "input_required", "requestState": "s",
+        "inputRequests": {"q": {"method": "elicitation/create", "params": {"message": "?"}}}});
+    let script = json!({"hold_after": "h", "no_effect": true, "result": question.to_string()});
+    Call::charge(id).modern().script(script)
+}
+
+/// Who waits for another's call is no better placed than who asks later.
+#[test]
+fn who_joins_a_call_is_asked_only_what_it_declares() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    proxy.send_call(&held_question(1).seq(1));
+    world.wait_held("h");
+    let charge = |id: u32| Call::charge(id).modern().seq(1);
+    proxy.send_call(&declaring(charge(0), 2, json!({"roots": {}})));
+    proxy.send_call(&charge(3));
+    proxy.await_decided();
+    world.release("h");
+    let question = proxy.recv_id(1);
+    assert_eq!(question["result"]["resultType"], "input_required");
+    assert_refused(&proxy.recv_id(2), "not_replayable", "unknown");
+    assert_eq!(proxy.recv_id(3)["result"], question["result"]);
+    proxy.stop();
+    assert_eq!(world.effects_of("charge"), 0);
+    // The charge, and what all waited for.
+    assert_eq!(world.calls_at_upstream(), 2);
+}
+
+/// A refusal delivers nothing: the question that reached nobody is for the next who can answer.
+#[test]
+fn a_question_that_reached_nobody_waits_for_who_declares_what_it_needs() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    let charge = |id: u32| Call::charge(id).modern();
+    proxy.send_call(&held_question(1));
+    world.wait_held("h");
+    proxy.drop_client();
+    world.release("h");
+    assert_eq!(proxy.wait_code(), 0);
+    assert_eq!(world.status(1), "INPUT_REQUIRED");
+    let mut proxy = world.proxy().start();
+    for id in 2..=3 {
+        let refused = proxy.call(&declaring(charge(0), id, json!({})));
+        assert_refused(&refused, "not_replayable", "unknown");
+        // A model is calling: it is told in a result.
+        let text = &refused["result"]["content"][0]["text"];
+        assert!(
+            text.as_str().unwrap().contains("elicitation.form"),
+            "{text}"
+        );
+    }
+    let found = proxy.call(&charge(4));
+    assert_eq!(found["result"]["resultType"], "input_required", "{found}");
+    assert_eq!(found["result"]["_meta"]["checkpoint"]["seq"], 1, "{found}");
+    assert_done(&proxy.call(&charge(5).param("requestState", "s")));
+    proxy.stop();
+    assert_eq!(world.entries().len(), 1);
+    assert_eq!(world.effects_of("charge"), 1);
+    assert_eq!(world.calls_at_upstream(), 2);
+}
+
+/// Before the stateless revision a client declares for the whole connection what it can answer.
+#[test]
+fn an_older_client_declares_in_its_handshake_what_it_can_be_asked() {
+    let world = World::new();
+    let question = json!({"resultType": "input_required", "requestState": "s",
+        "inputRequests": {"q": {"method": "roots/list"}}});
+    let script = json!({"result": question.to_string()});
+    let mut proxy = world.proxy().start();
+    let live = proxy.call_line(&Call::charge(1).seq(1).script(script));
+    assert_eq!(world.status(1), "INPUT_REQUIRED");
+    let refused = proxy.call(&Call::charge(2).seq(1));
+    assert_refused(&refused, "not_replayable", "unknown");
+    let reason = refused["error"]["data"]["reason"].as_str().unwrap();
+    assert!(reason.ends_with("in initialize: roots"), "{reason}");
+    for (id, capabilities, can) in [
+        (10, json!({"roots": {}}), true),
+        (20, json!({"sampling": {}}), false),
+    ] {
+        let params = json!({"protocolVersion": "2025-11-25", "capabilities": capabilities,
+            "clientInfo": {"name": "it", "version": "1"}});
+        proxy.request(id, "initialize", params);
+        let again = proxy.call_line(&Call::charge(id + 1).seq(1));
+        if can {
+            assert_eq!(result_bytes(&again), result_bytes(&live));
+        } else {
+            let again = serde_json::from_slice(&again).unwrap();
+            assert_refused(&again, "not_replayable", "unknown");
+        }
+    }
+    proxy.stop();
+    assert_eq!(world.calls_at_upstream(), 1);
+    assert_eq!(world.effects_of("charge"), 1);
+}
+
 /// Contract 7: it is found by its state over a restart, without seq or key.
 #[test]
 fn a_further_round_without_a_seq_is_found_by_its_state_over_a_restart() {

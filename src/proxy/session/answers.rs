@@ -4,6 +4,7 @@
 
 use super::{Flight, Level, RefusalShape, Session};
 use crate::guard::{Admission, Note, Op, Refused, Replay, Ticket, Why};
+use crate::mcp::capability::Capabilities;
 use crate::mcp::frame::{Raw, RawId};
 use crate::mcp::outcome::read_result;
 use crate::mcp::reply::{
@@ -239,13 +240,11 @@ impl Session {
         let is_same_era = ended.is_none()
             && outcome.provenance == Provenance::Upstream
             && is_stateless_version(replay.protocol_version.as_deref()) == flight.is_stateless;
-        // In the stateless revision each request says whether a task may answer it.
-        let lacks_extension =
-            outcome.status == Status::Accepted && flight.is_stateless && !flight.takes_tasks;
+        let lacking = Lacking::of(outcome.status, body, flight);
         let payload = if is_error {
             Raw::Error(body)
         } else {
-            let form = if lacks_extension {
+            let form = if lacking.is_some() {
                 Form::None
             } else if is_same_era {
                 Form::AsItIs
@@ -269,10 +268,7 @@ impl Session {
                     if entry.status != Status::Completed {
                         refusal.side_effect = SideEffect::Unknown;
                     }
-                    if lacks_extension {
-                        let reason = "a task, and the request does not declare that extension";
-                        refusal.reason = Some(reason.into());
-                    }
+                    refusal.reason = lacking.map(|lacking| lacking.reason(flight.is_stateless));
                     self.note_on(
                         "refused",
                         entry,
@@ -324,6 +320,48 @@ fn shown_signature(plain: Signature, entry: Option<&Entry>) -> String {
 /// Whether calls of this protocol revision carry it themselves, in `_meta`. Revisions are dates.
 fn is_stateless_version(version: Option<&str>) -> bool {
     version.is_some_and(|version| version >= "2026-07-28")
+}
+
+/// What an answer asks of a client that has not declared it.
+enum Lacking {
+    /// To follow a task.
+    Tasks,
+    /// To answer a question.
+    Answers(Capabilities),
+}
+
+impl Lacking {
+    /// Returns what the caller has not declared; nothing where the answer may go to it.
+    fn of(status: Status, body: &[u8], flight: &Flight) -> Option<Self> {
+        match status {
+            // In the stateless revision each request says whether a task may answer it.
+            Status::Accepted => (flight.is_stateless && !flight.takes_tasks).then_some(Self::Tasks),
+            Status::InputRequired => {
+                let lacking = Capabilities::asked_for(body).beyond(flight.can_answer);
+                (!lacking.is_empty()).then_some(Self::Answers(lacking))
+            }
+            Status::Pending
+            | Status::Completed
+            | Status::Failed
+            | Status::Voided
+            | Status::Denied => None,
+        }
+    }
+
+    fn reason(&self, is_stateless: bool) -> String {
+        match self {
+            Self::Tasks => "a task, and the request does not declare that extension".into(),
+            Self::Answers(lacking) => {
+                let who = if is_stateless {
+                    "the request does not declare"
+                } else {
+                    "the client did not declare in initialize"
+                };
+                let names: Vec<&str> = lacking.names().collect();
+                format!("a question that needs what {who}: {}", names.join(", "))
+            }
+        }
+    }
 }
 
 enum Form {

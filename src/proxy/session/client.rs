@@ -9,6 +9,7 @@ use crate::guard::{Call, CallKey, Op, Round};
 use crate::journal::Payload;
 use crate::json;
 use crate::mcp::call::{self, Malformed};
+use crate::mcp::capability::Capabilities;
 use crate::mcp::frame::{ClientLine, IdKey, LineRefusal, Passing, read_client};
 use crate::mcp::outcome;
 use crate::mcp::reply::{Refusal, RefusalKind};
@@ -143,6 +144,11 @@ impl Session {
                 {
                     self.known.read_client_info(info.value);
                 }
+                self.known.client_capabilities = params
+                    .and_then(|params| json::last_member(params, "capabilities"))
+                    .map_or_else(Capabilities::default, |declared| {
+                        Capabilities::declared(declared.value)
+                    });
                 self.handshake.begin();
                 PassingKind::Identity { is_handshake: true }
             }
@@ -305,6 +311,11 @@ impl Session {
             is_explicit,
             is_stateless,
             takes_tasks: call.declares_tasks(),
+            can_answer: if is_stateless {
+                Capabilities::declared(call.client_capabilities.unwrap_or(b"{}"))
+            } else {
+                self.known.client_capabilities
+            },
             stage: Stage::Admitting,
             asked: None,
             is_cancelled: false,

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use sha2::{Digest, Sha256};
 
 use crate::json;
+use crate::mcp::capability::Capabilities;
 use crate::mcp::listing::read_listing;
 use crate::mcp::outcome::TaskHandle;
 
@@ -22,6 +23,9 @@ pub struct Known {
     pub upstream: Option<(String, String)>,
     /// The protocol revision of the handshake.
     pub protocol_version: Option<String>,
+    /// What the client has declared in the handshake; requests of the stateless revision declare
+    /// it themselves.
+    pub(super) client_capabilities: Capabilities,
     /// It changed since it was last asked for.
     pub is_news: bool,
     tools: HashMap<String, Tool>,

@@ -38,6 +38,7 @@ use std::time::{Duration, Instant};
 use super::reconcile::{Heard, Probe};
 use crate::guard::{Call, Op, Settlement, Ticket};
 use crate::mcp::call::CallIdFrom;
+use crate::mcp::capability::Capabilities;
 use crate::mcp::frame::{IdKey, RawId};
 use crate::mcp::reply::RefusalKind;
 use crate::rules::entry::GaveUp;
@@ -193,6 +194,8 @@ struct Flight {
     is_stateless: bool,
     /// Its request declares the tasks extension.
     takes_tasks: bool,
+    /// What its client says that it can be asked for.
+    can_answer: Capabilities,
     stage: Stage,
     /// The number under which the journal is being asked about it.
     asked: Option<u64>,

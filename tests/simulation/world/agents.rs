@@ -193,6 +193,8 @@ impl World<'_> {
         }
         if self.plan.is_stateless {
             meta.push_str(",\"io.modelcontextprotocol/protocolVersion\":\"2026-07-28\"");
+            // What the upstream's questions ask for; no other client is asked them again.
+            meta.push_str(",\"io.modelcontextprotocol/clientCapabilities\":{\"roots\":{}}");
         }
         // The policy makes one of those that bring none.
         let key = key.or_else(|| {
