@@ -12,15 +12,18 @@
 //! Must not: know where a verdict comes from, or how it is shown.
 
 mod asking;
+mod deed;
+mod refused;
 
 use asking::RESOLVED;
 pub use asking::Turn;
+pub use deed::Deed;
+pub use refused::Refused;
 
 use crate::journal::{
     Applied, Attempt, Durability, Event, Journal, JournalError, Outcome, Payload, Session, Stored,
     Transaction, Write,
 };
-use crate::json;
 use crate::rules::entry::{Entry, Provenance, Status, outcome_digest};
 use crate::rules::ids::{BranchId, Fence, Micros, Seq, SessionId};
 use crate::rules::lifecycle::{self, Asked, Settlement, Transition};
@@ -96,145 +99,6 @@ pub enum Act {
     Reopen,
     /// Its outcome reached its caller by other means.
     Deliver,
-}
-
-/// Who acts, and why; kept with the event for ever.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Deed {
-    /// Who.
-    pub by: String,
-    /// Why.
-    pub reason: Option<String>,
-    /// A file that shows it: its name, its size in bytes, its SHA-256 in hexadecimal.
-    pub evidence: Option<(String, u64, String)>,
-    /// Where more of it is found: a ticket, an address, a number in another system.
-    pub reference: Option<String>,
-    /// What a prober is asked, or what it said and was seen to do, as a JSON object.
-    pub probe: Option<String>,
-    /// The session that does it, where one does.
-    pub session: Option<SessionId>,
-}
-
-impl Deed {
-    /// Returns the event's detail.
-    fn detail(&self, verdict: Option<&str>, was: Status, is_forced: bool) -> String {
-        let mut members = Vec::new();
-        let mut add = |name: &str, value: String| {
-            members.push(format!("{}:{value}", json::quote(name)));
-        };
-        if let Some(verdict) = verdict {
-            add("verdict", json::quote(verdict));
-        }
-        add("by", json::quote(&self.by));
-        if let Some(reason) = &self.reason {
-            add("reason", json::quote(reason));
-        }
-        add("was", json::quote(was.name()));
-        if is_forced {
-            add("forced", "true".to_owned());
-        }
-        if let Some((file, size_bytes, sha256)) = &self.evidence {
-            add("evidence", json::quote(file));
-            add("evidence_bytes", size_bytes.to_string());
-            add("evidence_sha256", json::quote(sha256));
-        }
-        if let Some(reference) = &self.reference {
-            add("reference", json::quote(reference));
-        }
-        if let Some(probe) = &self.probe {
-            add("probe", probe.clone());
-        }
-        format!("{{{}}}", members.join(","))
-    }
-}
-
-/// Why nothing was done.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// There is no such entry.
-    #[error("there is no such entry")]
-    Absent,
-    /// Its row, its checksum, its attempt or its outcome does not hold.
-    #[error("it is quarantined: what is stored does not hold, so nothing is known of it")]
-    Quarantined,
-    /// It is not in a state to which this can be done.
-    #[error("it is {}, {why}", was.name())]
-    NotNow {
-        /// Where it stands.
-        was: Status,
-        /// Why that matters.
-        why: &'static str,
-    },
-    /// It is a question or a task, and nothing was forced.
-    #[error("it is {}, {}", was.name(), open_words(*was))]
-    Open {
-        /// Where it stands.
-        was: Status,
-    },
-    /// Its session holds its lock.
-    #[error("session {session} is live and may still settle it")]
-    Live {
-        /// The session.
-        session: SessionId,
-    },
-    /// Its session is gone, but the upstream that it started may not be.
-    #[error("the upstream of session {session} (process group {pgid}) {}", alive_words(*is_known))]
-    UpstreamAlive {
-        /// The session.
-        session: SessionId,
-        /// The group.
-        pgid: u32,
-        /// It is known to live; else it can't be told.
-        is_known: bool,
-    },
-    /// Another session asks about it.
-    #[error("session {session} is asking about it")]
-    BeingAsked {
-        /// The session.
-        session: SessionId,
-    },
-    /// Somebody was asked about it a moment ago, and it is in doubt still.
-    #[error("somebody was asked about it just now, and did not know")]
-    JustAsked,
-    /// Somebody else changed it at the same moment.
-    #[error("somebody else changed it just now; look again")]
-    Changed,
-}
-
-const fn alive_words(is_known: bool) -> &'static str {
-    if is_known {
-        "is still alive, so it may yet take effect"
-    } else {
-        "can't be told to be gone, so it may yet take effect"
-    }
-}
-
-const fn open_words(was: Status) -> &'static str {
-    match was {
-        Status::InputRequired => "so its client may yet answer the question",
-        Status::Accepted
-        | Status::Pending
-        | Status::Completed
-        | Status::Failed
-        | Status::Voided
-        | Status::Denied => "so its upstream may yet end the task",
-    }
-}
-
-impl Refused {
-    /// Tells whether forcing would have done it.
-    #[must_use]
-    pub const fn is_forcible(&self) -> bool {
-        match self {
-            Self::Live { .. } | Self::UpstreamAlive { .. } | Self::Open { .. } => true,
-            Self::Absent
-            | Self::Quarantined
-            | Self::NotNow { .. }
-            | Self::BeingAsked { .. }
-            | Self::JustAsked
-            | Self::Changed => false,
-        }
-    }
 }
 
 /// What became of an act.
