@@ -190,6 +190,11 @@ pub struct StaleView {
     pub size_bytes: u64,
     /// Its bytes.
     pub answer: Payload,
+    /// It was adopted: it is the entry's outcome.
+    pub counts: bool,
+    /// It answered the call that the entry stands for now.
+    #[serde(skip)]
+    pub is_same_call: bool,
 }
 
 /// Something that happened to an entry.

@@ -225,7 +225,7 @@ pub(super) fn ask(
             let act = Act::Resolve {
                 verdict: verdict::Verdict::StillUnknown,
                 forces: false,
-                open: None,
+                seen: None,
             };
             hand.act(place_of, &act, deed, true)?
         } else {

@@ -13,10 +13,13 @@ use super::output::Output;
 use super::policy_file;
 use super::settings::{self, Env};
 use super::targets::{ConsentArgs, TargetArgs};
+use super::values;
 use super::verdict_json;
+use crate::guard::stale::Wanted;
 use crate::guard::verdict::{Act, Verdict};
 use crate::mcp::reply;
 use crate::rules::entry::{Entry, Provenance, Status};
+use crate::rules::ids::Fence;
 use crate::rules::policy::ThreadId;
 
 /// Say what became of calls that were cut off
@@ -31,6 +34,11 @@ use crate::rules::policy::ThreadId;
 ///
 /// A call that waits for its client's answer (INPUT_REQUIRED) or runs as a task (ACCEPTED) is not
 /// in doubt, as it may yet go on. Where it can't, name its seq and add --force.
+///
+/// An answer that came after a verdict, or after another attempt had taken the entry over, is kept
+/// as stale (`show` has it) and does not count. --completed --result-stale (or --failed
+/// --error-stale) makes it the outcome. Where a verdict was given, name the seq: that verdict is
+/// taken back and stays in the history. The upstream's own outcome is never taken back.
 ///
 /// A range of seqs or a condition takes only what is in doubt: it prints what would be done, and
 /// does it with --yes. What can't be done is reported, and does not stop the rest; the exit code is
@@ -59,11 +67,26 @@ pub(super) struct ResolveArgs {
     )]
     result: Option<String>,
 
-    /// It failed, with --error; a call is answered with that error
+    /// With --completed: the result is the stale answer that is kept of the entry; =SHA256, its
+    /// first digits, says which of several
+    #[arg(
+        long,
+        value_name = "SHA256",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "",
+        value_parser = values::parse_digest,
+        requires = "completed",
+        conflicts_with_all = ["result", "failed", "not_executed", "still_unknown"],
+        help_heading = "Verdict (one of them)"
+    )]
+    result_stale: Option<String>,
+
+    /// It failed, with --error or --error-stale; a call is answered with that error
     #[arg(
         long,
         group = "verdict",
-        requires = "error",
+        requires = "failure",
         help_heading = "Verdict (one of them)"
     )]
     failed: bool,
@@ -72,11 +95,27 @@ pub(super) struct ResolveArgs {
     #[arg(
         long,
         value_name = "JSON|@FILE",
+        group = "failure",
         requires = "failed",
         conflicts_with_all = ["completed", "not_executed", "still_unknown"],
         help_heading = "Verdict (one of them)"
     )]
     error: Option<String>,
+
+    /// With --failed: the error is the stale answer that is kept of the entry; =SHA256 as above
+    #[arg(
+        long,
+        value_name = "SHA256",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "",
+        value_parser = values::parse_digest,
+        group = "failure",
+        requires = "failed",
+        conflicts_with_all = ["completed", "not_executed", "still_unknown"],
+        help_heading = "Verdict (one of them)"
+    )]
+    error_stale: Option<String>,
 
     /// It was not carried out: the next call will run
     #[arg(long, group = "verdict", help_heading = "Verdict (one of them)")]
@@ -140,12 +179,8 @@ pub(super) fn run(args: &ResolveArgs, env: Env<'_>) -> Result<Exit, CliError> {
     let name = format!("resolve {}", said.name());
     let how = "--force fences it";
     let reports = hand::carry_out(&path, &targets, &name, how, &deed, is_trial, &|entry| {
-        let is_open = matches!(entry.status, Status::InputRequired | Status::Accepted);
-        Act::Resolve {
-            verdict: said.verdict(entry),
-            forces: args.force,
-            open: (is_open && !targets.is_bulk).then_some(entry.fence),
-        }
+        let named = (!targets.is_bulk).then_some(entry.fence);
+        said.act(entry, args.force, named)
     })?;
     let exit = reports.print(&output, args.journal.form.form(), &|report| {
         said.words(report)
@@ -195,11 +230,21 @@ fn auto(args: &ResolveArgs, path: &Path, env: Env<'_>) -> Result<Exit, CliError>
 enum Said {
     Completed(Option<(Vec<u8>, bool)>),
     Failed(Vec<u8>),
+    /// What a stale answer of each says.
+    Adopted(Wanted),
     NotExecuted,
     StillUnknown,
 }
 
 fn said(args: &ResolveArgs) -> Result<Said, CliError> {
+    for (digest, status) in [
+        (&args.result_stale, Status::Completed),
+        (&args.error_stale, Status::Failed),
+    ] {
+        if let Some(digest) = digest.clone() {
+            return Ok(Said::Adopted(Wanted { status, digest }));
+        }
+    }
     if args.completed {
         let result = match &args.result {
             None => None,
@@ -227,13 +272,24 @@ impl Said {
         match self {
             Self::Completed(_) => "--completed",
             Self::Failed(_) => "--failed",
+            Self::Adopted(wanted) if wanted.status == Status::Failed => "--failed --error-stale",
+            Self::Adopted(_) => "--completed --result-stale",
             Self::NotExecuted => "--not-executed",
             Self::StillUnknown => "--still-unknown",
         }
     }
 
-    fn verdict(&self, entry: &Entry) -> Verdict {
-        match self {
+    /// Returns what is done to an entry; `named`: its fence, where its seq was given by itself.
+    fn act(&self, entry: &Entry, forces: bool, named: Option<Fence>) -> Act {
+        let is_open = matches!(entry.status, Status::InputRequired | Status::Accepted);
+        let verdict = match self {
+            Self::Adopted(wanted) => {
+                return Act::Adopt {
+                    wanted: wanted.clone(),
+                    forces,
+                    seen: named,
+                };
+            }
             Self::Completed(Some((body, is_error))) => Verdict::Completed {
                 body: body.clone().into(),
                 is_error: *is_error,
@@ -255,6 +311,11 @@ impl Said {
             },
             Self::NotExecuted => Verdict::NotExecuted,
             Self::StillUnknown => Verdict::StillUnknown,
+        };
+        Act::Resolve {
+            verdict,
+            forces,
+            seen: named.filter(|_| is_open),
         }
     }
 
@@ -265,6 +326,16 @@ impl Said {
                 "a call is answered with a synthetic result, marked so".to_owned()
             }
             Self::Failed(_) => "a call is answered with that error".to_owned(),
+            Self::Adopted(_) => {
+                let back = match report.was {
+                    super::view::Status::Voided => "; it no longer runs",
+                    super::view::Status::Completed | super::view::Status::Failed => {
+                        "; the verdict before is taken back"
+                    }
+                    _ => "",
+                };
+                format!("a call is answered with its stale answer{back}")
+            }
             Self::NotExecuted if report.status == super::view::Status::InputRequired => {
                 "the next round of the call will run".to_owned()
             }

@@ -76,6 +76,20 @@ pub fn parse_reason(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+/// Parses the start of a SHA-256, or nothing: then it need not be told from others.
+///
+/// # Errors
+///
+/// What was expected.
+pub fn parse_digest(text: &str) -> Result<String, String> {
+    let is_hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if text.is_empty() || (is_hex && (4..=64).contains(&text.len())) {
+        Ok(text.to_ascii_lowercase())
+    } else {
+        Err("expected the first 4 to 64 digits of a SHA-256, as `show` tells it".to_owned())
+    }
+}
+
 /// Parses the name or the version that is shown to the client.
 ///
 /// # Errors
@@ -141,6 +155,15 @@ mod tests {
             assert!(parse_count(bad).is_err(), "{bad:?} was accepted");
         }
         assert_eq!(parse_count("1"), Ok(1));
+    }
+
+    #[test]
+    fn digests() {
+        for bad in ["abc", "wxyz", "0x12", &"a".repeat(65)] {
+            assert!(parse_digest(bad).is_err(), "{bad:?} was accepted");
+        }
+        assert_eq!(parse_digest("3FA9"), Ok("3fa9".to_owned()));
+        assert_eq!(parse_digest(""), Ok(String::new()));
     }
 
     #[test]

@@ -7,11 +7,14 @@
 //! [`ANSWER_BYTES_MAX`] or where the tool's policy keeps no results. `gc` empties them, and the
 //! digest stays.
 //!
+//! It counts only where an operator adopts it ([`choose`] says which can be), and then by a verdict.
+//!
 //! Must not: read the journal, or say which answer is true.
 
 use crate::journal::Event;
 use crate::json;
 use crate::rules::entry::{OutcomeDigest, Status, outcome_digest};
+use crate::rules::ids::Fence;
 
 /// The kind of the event.
 pub const KIND: &str = "stale_result";
@@ -33,6 +36,182 @@ pub struct Stale {
     pub size_bytes: u64,
     /// The bytes; `None` if they were never kept or are buried.
     pub answer: Option<Vec<u8>>,
+}
+
+/// Which stale answer is to be an entry's outcome.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// COMPLETED for a tool's result, FAILED for an error.
+    pub status: Status,
+    /// What its digest begins with, in lower-case hexadecimal; empty where there is only one.
+    pub digest: String,
+}
+
+/// A stale answer of an entry, and what it answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// The fence that it answered.
+    pub fence: Fence,
+    /// It answered the call that the entry stands for now, and not one that had its place before.
+    pub is_same_call: bool,
+    /// The answer.
+    pub stale: Stale,
+}
+
+/// Why no stale answer can be the outcome.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotAdopted {
+    /// None is kept.
+    #[error("no stale answer is kept of it: `show` would list one")]
+    None,
+    /// None of those that are kept is meant.
+    #[error("no stale answer of it has a SHA-256 that begins with {digest}; `show` lists them")]
+    NotThere {
+        /// What was given.
+        digest: String,
+    },
+    /// Nobody can tell which is meant.
+    #[error("{} stale answers are kept of it; say which by the start of its SHA-256, as \
+             =SHA256: {}", .digests.len(), .digests.join(" or "))]
+    Several {
+        /// The start of each digest.
+        digests: Vec<String>,
+    },
+    /// It is no outcome of that sort.
+    #[error("its stale answer {digest} {}", .what.words())]
+    Unlike {
+        /// The start of its digest.
+        digest: String,
+        /// What it is.
+        what: Sort,
+    },
+    /// It answered something else.
+    #[error(
+        "its stale answer {digest} was given to another call, which had this place before: its \
+         arguments were others"
+    )]
+    OtherCall {
+        /// The start of its digest.
+        digest: String,
+    },
+    /// Only what it was told by is left.
+    #[error("of its stale answer {digest} ({size_bytes} bytes) only the digest is left: {why}")]
+    Gone {
+        /// The start of its digest.
+        digest: String,
+        /// The size as it came.
+        size_bytes: u64,
+        /// Where the bytes are.
+        why: &'static str,
+    },
+    /// Its bytes are not those that came.
+    #[error("the bytes of its stale answer {digest} are not those that came: see `verify`")]
+    Damaged {
+        /// The start of its digest.
+        digest: String,
+    },
+}
+
+/// What a stale answer is that was taken for something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    /// A tool's result.
+    Result,
+    /// A JSON-RPC error.
+    Error,
+    /// A question.
+    Question,
+    /// A task's handle.
+    Task,
+    /// Nothing that is known.
+    Unknown,
+}
+
+impl Sort {
+    fn of(status: Option<Status>) -> Self {
+        match status {
+            Some(Status::Completed) => Self::Result,
+            Some(Status::Failed) => Self::Error,
+            Some(Status::InputRequired) => Self::Question,
+            Some(Status::Accepted) => Self::Task,
+            Some(Status::Pending | Status::Voided | Status::Denied) | None => Self::Unknown,
+        }
+    }
+
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Result => "is a result: adopt it with --completed --result-stale",
+            Self::Error => "is an error: adopt it with --failed --error-stale",
+            Self::Question => "is a question, which is no outcome",
+            Self::Task => "is a task's handle, which is no outcome",
+            Self::Unknown => "is nothing that this version knows",
+        }
+    }
+}
+
+/// How much of a digest is shown: enough to tell those of one entry apart.
+pub const DIGEST_SHOWN: usize = 12;
+
+/// Chooses the stale answer that is to be the outcome. Equal ones are one, whatever they answered.
+///
+/// # Errors
+///
+/// None can be, or nobody can tell which is meant.
+pub fn choose(kept: &[Kept], wanted: &Wanted) -> Result<Kept, NotAdopted> {
+    let start = |one: &Kept| one.stale.digest.chars().take(DIGEST_SHOWN).collect();
+    let named = || {
+        kept.iter()
+            .filter(|one| one.stale.digest.starts_with(&wanted.digest))
+    };
+    let Some(first) = named().next() else {
+        return Err(match &*wanted.digest {
+            _ if kept.is_empty() => NotAdopted::None,
+            "" => NotAdopted::None,
+            digest => NotAdopted::NotThere {
+                digest: digest.to_owned(),
+            },
+        });
+    };
+    let mut fitting: Vec<&Kept> = named()
+        .filter(|one| one.stale.status == Some(wanted.status) && one.is_same_call)
+        .collect();
+    // Of equal ones the one whose bytes are there.
+    fitting.sort_by_key(|one| (&one.stale.digest, one.stale.answer.is_none()));
+    fitting.dedup_by_key(|one| &one.stale.digest);
+    let one = match &fitting[..] {
+        [one] => *one,
+        [] if first.stale.status == Some(wanted.status) => {
+            return Err(NotAdopted::OtherCall {
+                digest: start(first),
+            });
+        }
+        [] => {
+            return Err(NotAdopted::Unlike {
+                digest: start(first),
+                what: Sort::of(first.stale.status),
+            });
+        }
+        several => {
+            return Err(NotAdopted::Several {
+                digests: several.iter().map(|one| start(one)).collect(),
+            });
+        }
+    };
+    if one.stale.answer.is_none() {
+        return Err(NotAdopted::Gone {
+            digest: start(one),
+            size_bytes: one.stale.size_bytes,
+            why: if one.stale.size_bytes > ANSWER_BYTES_MAX as u64 {
+                "it was over 256 KiB, of which no bytes are kept"
+            } else {
+                "`gc` has dropped its bytes, or its policy keeps no results"
+            },
+        });
+    }
+    if !one.stale.holds() {
+        return Err(NotAdopted::Damaged { digest: start(one) });
+    }
+    Ok(one.clone())
 }
 
 /// Returns the detail of the event for an answer; `keeps`: the policy keeps results.
@@ -163,5 +342,134 @@ mod tests {
     fn a_stale_loss_is_no_answer() {
         assert_eq!(Stale::read("{\"reason\":\"upstream_exited\"}"), None);
         assert_eq!(Stale::read("no json"), None);
+    }
+
+    fn kept(status: Status, answer: &str) -> Kept {
+        Kept {
+            fence: Fence(1),
+            is_same_call: true,
+            stale: Stale::read(&detail(status, answer.as_bytes(), true)).unwrap(),
+        }
+    }
+
+    fn wanted(status: Status, digest: &str) -> Wanted {
+        Wanted {
+            status,
+            digest: digest.to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_one_that_fits_is_chosen_by_itself_and_of_several_the_one_that_is_named() {
+        let [a, b] = ["{\"a\":1}", "{\"b\":1}"].map(|body| kept(Status::Completed, body));
+        let error = kept(Status::Failed, "{\"code\":1}");
+        let all = [a.clone(), error.clone(), b.clone()];
+        let result = wanted(Status::Completed, "");
+        assert_eq!(choose(&all[..2], &result), Ok(a.clone()));
+        assert_eq!(choose(&all, &wanted(Status::Failed, "")), Ok(error));
+        let several = choose(&all, &result).unwrap_err();
+        for one in [&a, &b] {
+            assert!(
+                several
+                    .to_string()
+                    .contains(&one.stale.digest[..DIGEST_SHOWN])
+            );
+            for digits in [4, 12, 64] {
+                let named = wanted(Status::Completed, &one.stale.digest[..digits]);
+                assert_eq!(choose(&all, &named).as_ref(), Ok(one));
+            }
+        }
+        // The same bytes, which came twice and were dropped once, are one answer.
+        let gone = Kept {
+            fence: Fence(2),
+            stale: Stale {
+                answer: None,
+                ..a.stale.clone()
+            },
+            ..a.clone()
+        };
+        for pair in [[a.clone(), gone.clone()], [gone, a.clone()]] {
+            assert_eq!(choose(&pair, &result), Ok(a.clone()));
+        }
+    }
+
+    #[test]
+    fn what_can_not_be_the_outcome_says_why() {
+        let result = kept(Status::Completed, "{}");
+        let digest: String = result.stale.digest.chars().take(DIGEST_SHOWN).collect();
+        let of = |status| kept(status, "{}");
+        let with = |answer: Option<Vec<u8>>, size_bytes| Kept {
+            stale: Stale {
+                answer,
+                size_bytes,
+                ..result.stale.clone()
+            },
+            ..result.clone()
+        };
+        let other = Kept {
+            is_same_call: false,
+            ..result.clone()
+        };
+        for (all, status, named, part) in [
+            (vec![], Status::Completed, "", "no stale answer is kept"),
+            (vec![], Status::Completed, "ab", "no stale answer is kept"),
+            (
+                vec![result.clone()],
+                Status::Completed,
+                "0000",
+                "begins with 0000",
+            ),
+            (
+                vec![result.clone()],
+                Status::Failed,
+                "",
+                "--completed --result-stale",
+            ),
+            (
+                vec![of(Status::Failed)],
+                Status::Completed,
+                "",
+                "--failed --error-stale",
+            ),
+            (
+                vec![of(Status::InputRequired)],
+                Status::Completed,
+                "",
+                "a question",
+            ),
+            (
+                vec![of(Status::Accepted)],
+                Status::Failed,
+                "",
+                "a task's handle",
+            ),
+            (vec![other], Status::Completed, "", "another call"),
+            (
+                vec![with(None, 2)],
+                Status::Completed,
+                "",
+                "`gc` has dropped",
+            ),
+            (
+                vec![with(None, ANSWER_BYTES_MAX as u64 + 1)],
+                Status::Completed,
+                "",
+                "over 256 KiB",
+            ),
+            (
+                vec![with(Some(b"[]".to_vec()), 2)],
+                Status::Completed,
+                "",
+                "`verify`",
+            ),
+        ] {
+            let why = choose(&all, &wanted(status, named)).unwrap_err();
+            assert!(why.to_string().contains(part), "{why}");
+            if let NotAdopted::Gone { digest: shown, .. }
+            | NotAdopted::OtherCall { digest: shown } = why
+            {
+                assert_eq!(shown, digest);
+            }
+        }
     }
 }

@@ -20,14 +20,16 @@ pub use asking::Turn;
 pub use deed::Deed;
 pub use refused::Refused;
 
+use super::stale::{self, Kept, Stale, Wanted};
 use crate::journal::{
     Applied, Attempt, Durability, Event, Journal, JournalError, Outcome, Payload, Session, Stored,
     Transaction, Write,
 };
+use crate::json;
 use crate::rules::entry::{Entry, Provenance, Status, outcome_digest};
 use crate::rules::ids::{BranchId, Fence, Micros, Seq, SessionId};
 use crate::rules::lifecycle::{self, Asked, Settlement, Transition};
-use crate::rules::ruling::{self, Against, Claim, Way};
+use crate::rules::ruling::{self, Against, Claim, Standing, Way};
 
 /// What is known about whoever may still act on an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +91,16 @@ pub enum Act {
         /// Whoever may still act is fenced instead of being a reason to refuse.
         forces: bool,
         /// The entry was named by its seq and seen to be a question or a task under this fence.
-        open: Option<Fence>,
+        seen: Option<Fence>,
+    },
+    /// The verdict that a stale answer of it gives, also in the place of a verdict before.
+    Adopt {
+        /// Which answer.
+        wanted: Wanted,
+        /// Whoever may still act is fenced instead of being a reason to refuse.
+        forces: bool,
+        /// The entry was named by its seq and seen under this fence.
+        seen: Option<Fence>,
     },
     /// Somebody is about to be asked what became of a call in doubt: what is done of it is the
     /// event, durable before the question goes out. Refused while another session that lives is
@@ -141,6 +152,7 @@ pub fn rule<J: Journal>(
         deed,
         now,
         was_fenced: false,
+        adopted: None,
     };
     let stored = match desk.tx.entry(place.0, place.1) {
         Ok(Some(stored)) => stored,
@@ -153,14 +165,28 @@ pub fn rule<J: Journal>(
         Act::Resolve {
             verdict,
             forces,
-            open,
+            seen,
         } => {
             let claim = Claim {
                 settles: *verdict != Verdict::StillUnknown,
+                adopts: false,
                 forces: *forces,
-                open: *open,
+                seen: *seen,
             };
             desk.resolve(&stored, verdict, claim, ask)?
+        }
+        Act::Adopt {
+            wanted,
+            forces,
+            seen,
+        } => {
+            let claim = Claim {
+                settles: true,
+                adopts: true,
+                forces: *forces,
+                seen: *seen,
+            };
+            desk.adopt(&stored, wanted, claim, ask)?
         }
         Act::Ask(turn) => desk.announce(&stored, *turn, ask)?,
         Act::Reopen => desk.reopen(&stored)?,
@@ -189,12 +215,80 @@ struct Desk<'a, T> {
     deed: &'a Deed,
     now: Micros,
     was_fenced: bool,
+    /// The stale answer that is made the outcome.
+    adopted: Option<Kept>,
 }
 
 /// The entry afterwards, or why nothing is done.
 type Judged = Result<Entry, Refused>;
 
 impl<T: Transaction> Desk<'_, T> {
+    /// Gives the verdict that a stale answer gives.
+    fn adopt(
+        &mut self,
+        stored: &Stored,
+        wanted: &Wanted,
+        claim: Claim,
+        ask: AskOwner<'_>,
+    ) -> Result<Judged, JournalError> {
+        let entry = &stored.entry;
+        if !self.holds(stored) {
+            return Ok(Err(Refused::Quarantined));
+        }
+        let kept = self.stale_answers(entry)?;
+        let one = match stale::choose(&kept, wanted) {
+            Ok(one) => one,
+            Err(why) => return Ok(Err(Refused::NotAdopted(why))),
+        };
+        let body = one.stale.answer.clone().unwrap_or_default();
+        if entry.status == wanted.status && entry.digest == Some(outcome_digest(&body)) {
+            return Ok(Err(Refused::NotNow {
+                was: entry.status,
+                why: "and that answer is its outcome already",
+            }));
+        }
+        let provenance = Provenance::Operator;
+        let verdict = if wanted.status == Status::Failed {
+            Verdict::Failed {
+                body: body.into(),
+                provenance,
+            }
+        } else {
+            Verdict::Completed {
+                // As it was read when it came: MCP, `CallToolResult`, of equal members the last.
+                is_error: json::last_member(&body, "isError")
+                    .is_some_and(|member| json::kind(member.value) == json::Kind::True),
+                body: body.into(),
+                provenance,
+            }
+        };
+        self.adopted = Some(one);
+        self.resolve(stored, &verdict, claim, ask)
+    }
+
+    /// Returns the stale answers of an entry, each with what it answered.
+    fn stale_answers(&mut self, entry: &Entry) -> Result<Vec<Kept>, JournalError> {
+        let mut kept = Vec::new();
+        for row in self.tx.events(entry.branch, entry.seq)? {
+            let Some((stale, fence)) = Stale::of(&row.event).zip(row.event.fence) else {
+                continue;
+            };
+            let answered = match self.tx.attempt(fence) {
+                Ok(attempt) => attempt,
+                Err(JournalError::Unreadable(_)) => None,
+                Err(error) => return Err(error),
+            };
+            kept.push(Kept {
+                fence,
+                is_same_call: answered.is_some_and(|attempt| {
+                    (attempt.scheme, attempt.signature) == (entry.scheme, entry.signature)
+                }),
+                stale,
+            });
+        }
+        Ok(kept)
+    }
+
     fn resolve(
         &mut self,
         stored: &Stored,
@@ -208,6 +302,10 @@ impl<T: Transaction> Desk<'_, T> {
             Err(refused) => Ok(Err(refused)),
             Ok(Way::Rule) => self.rule_on(entry, was, verdict),
             Ok(Way::FenceFirst) => match self.take_away(entry)? {
+                Ok(taken) => self.rule_on(&taken, was, verdict),
+                Err(refused) => Ok(Err(refused)),
+            },
+            Ok(Way::TakeBack) => match self.take_back(entry)? {
                 Ok(taken) => self.rule_on(&taken, was, verdict),
                 Err(refused) => Ok(Err(refused)),
             },
@@ -240,11 +338,27 @@ impl<T: Transaction> Desk<'_, T> {
             | Status::Voided
             | Status::Denied => None,
         };
-        let way = ruling::way(was, entry.fence, owner.is_some(), claim);
+        let standing = Standing {
+            status: was,
+            fence: entry.fence,
+            owner_may_act: owner.is_some(),
+            is_answered: entry.is_answered(),
+        };
+        let is_open = matches!(was, Status::InputRequired | Status::Accepted);
+        let way = ruling::way(standing, claim);
         Ok(way.map_err(|against| match against {
             Against::Owned => owner.unwrap_or(Refused::Changed),
             Against::Open => Refused::Open { was },
             Against::Changed => Refused::Changed,
+            Against::Answered => Refused::NotNow {
+                was,
+                why: "and its outcome is the upstream's own answer: there is no verdict to take \
+                      back",
+            },
+            Against::NotNamed if claim.adopts && !is_open => Refused::NotNow {
+                was,
+                why: "so there is a verdict to take back; name its seq alone to do that",
+            },
             Against::NotNamed | Against::Settled => Refused::NotNow {
                 was,
                 why: match was {
@@ -291,11 +405,29 @@ impl<T: Transaction> Desk<'_, T> {
     }
 
     fn take_away(&mut self, entry: &Entry) -> Result<Judged, JournalError> {
+        self.was_fenced = true;
+        let detail = self.deed.detail(None, entry.status, true, None);
+        self.anew(entry, lifecycle::take_away, "fenced", detail)
+    }
+
+    fn take_back(&mut self, entry: &Entry) -> Result<Judged, JournalError> {
+        let detail = self.deed.detail(None, entry.status, false, None);
+        self.anew(entry, lifecycle::take_back, "retracted", detail)
+    }
+
+    /// Puts the entry under a new fence, where it is PENDING and nobody's.
+    fn anew(
+        &mut self,
+        entry: &Entry,
+        change: impl FnOnce(&Entry, Fence) -> Result<Transition, lifecycle::Illegal>,
+        kind: &str,
+        detail: String,
+    ) -> Result<Judged, JournalError> {
         let Some(attempt) = self.attempt(entry)? else {
             return Ok(Err(Refused::Quarantined));
         };
         let fence = self.tx.next_fence()?;
-        let Ok(transition) = lifecycle::take_away(entry, fence) else {
+        let Ok(transition) = change(entry, fence) else {
             return Ok(Err(Refused::Quarantined));
         };
         // The same attempt under another fence: fences are counted by their rows, and a replay
@@ -305,14 +437,15 @@ impl<T: Transaction> Desk<'_, T> {
             previous: Some(entry.fence),
             ..attempt
         };
-        let detail = self.deed.detail(None, entry.status, true);
-        let event = self.event("fenced", entry, entry.fence, detail);
-        self.was_fenced = true;
+        let event = self.event(kind, entry, entry.fence, detail);
         self.write(transition, Some(attempt), None, event)
     }
 
     fn resolved(&self, entry: &Entry, was: Status, verdict: &Verdict) -> Event {
-        let detail = self.deed.detail(Some(verdict.name()), was, self.was_fenced);
+        let adopted = self.adopted.as_ref();
+        let detail = self
+            .deed
+            .detail(Some(verdict.name()), was, self.was_fenced, adopted);
         self.event(RESOLVED, entry, entry.fence, detail)
     }
 
@@ -409,7 +542,7 @@ impl<T: Transaction> Desk<'_, T> {
                 why,
             }));
         };
-        let detail = self.deed.detail(None, entry.status, false);
+        let detail = self.deed.detail(None, entry.status, false, None);
         let event = self.event("reopened", entry, entry.fence, detail);
         self.write(transition, None, None, event)
     }
@@ -444,7 +577,7 @@ impl<T: Transaction> Desk<'_, T> {
         {
             return Ok(Err(Refused::Changed));
         }
-        let detail = self.deed.detail(None, entry.status, false);
+        let detail = self.deed.detail(None, entry.status, false, None);
         let event = self.event("delivered", entry, entry.fence, detail);
         self.tx.event(&event)?;
         Ok(Ok(Entry {

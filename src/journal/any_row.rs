@@ -114,6 +114,8 @@ const KINDS: [(&[&str], Read); 7] = [
             "''",
             "'00-1'",
             "1",
+            "'plain'",
+            "x'00'",
         ],
         |row| drop(reader::read_attempt(row)),
     ),

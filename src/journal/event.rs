@@ -6,7 +6,7 @@ use crate::rules::ids::{BranchId, Fence, Micros, Seq, SessionId};
 ///
 /// A test build refuses any other, so that none comes into journals without its explanation. A
 /// reader must not: a later release may know more.
-pub const EVENT_KINDS: [&str; 22] = [
+pub const EVENT_KINDS: [&str; 23] = [
     "replayed",
     "joined",
     "refused",
@@ -23,6 +23,7 @@ pub const EVENT_KINDS: [&str; 22] = [
     "dropped_answer",
     "reconciling",
     "resolved",
+    "retracted",
     "reopened",
     "delivered",
     "export_closed",

@@ -157,6 +157,8 @@ pub struct AttemptRow {
     pub policy: Option<String>,
     /// The trace context that the call carried.
     pub traceparent: Option<String>,
+    /// Its call's signature, with the scheme before it; `None` if that can't be read.
+    pub signature: Option<(String, Vec<u8>)>,
     /// What it came to, and the end of the task that it was accepted as.
     pub outcomes: Vec<OutcomeRow>,
 }
@@ -866,8 +868,8 @@ impl Reader {
                 .db()
                 .prepare_cached(
                     "SELECT fence, attempt, round, session_id, started_at, arguments, \
-                     arguments_bytes, redacted, protocol_version, policy, traceparent, previous \
-                     FROM attempts WHERE fence = ?1 AND branch_id = ?2 AND seq = ?3",
+                     arguments_bytes, redacted, protocol_version, policy, traceparent, previous, \
+                     scheme, signature FROM attempts WHERE fence = ?1 AND branch_id = ?2 AND seq = ?3",
                 )
                 .and_then(|mut statement| {
                     statement
@@ -1063,6 +1065,10 @@ pub(super) fn read_attempt(row: &Row<'_>) -> rusqlite::Result<(AttemptRow, Optio
         protocol_version: lossy_text(row, 8)?,
         policy: lossy_text(row, 9)?,
         traceparent: lossy_text(row, 10)?,
+        signature: match (lossy_text(row, 12)?, row.get_ref(13)?) {
+            (Some(scheme), ValueRef::Blob(digest)) => Some((scheme, digest.to_vec())),
+            _ => None,
+        },
         outcomes: Vec::new(),
     };
     let previous = match row.get_ref(11)? {

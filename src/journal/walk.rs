@@ -522,6 +522,7 @@ impl Walk {
                 step.is_reopened = says(Note::Reopened);
                 step.is_retried = says(Note::Retried);
                 step.is_fenced = says(Note::Fenced);
+                step.is_retracted = says(Note::Retracted);
             }
         }
         Ok(History {
@@ -574,6 +575,7 @@ impl Walk {
                             is_reopened: false,
                             is_retried: false,
                             is_fenced: false,
+                            is_retracted: false,
                         })
                     })
                     .optional()
@@ -632,7 +634,8 @@ impl Walk {
             let mut statement = self.db().prepare_cached(
                 "SELECT kind, fence, detail FROM events WHERE branch_id = ?1 AND seq = ?2 \
                  AND fence IS NOT NULL \
-                 AND kind IN ('voided', 'resolved', 'reopened', 'retried', 'fenced') ORDER BY id",
+                 AND kind IN ('voided', 'resolved', 'reopened', 'retried', 'fenced', \
+                 'retracted') ORDER BY id",
             )?;
             let mut rows = statement.query((signed(branch.0), signed(seq.0)))?;
             let mut notes = Vec::new();
@@ -707,6 +710,8 @@ enum Note {
     Retried,
     /// It goes on under another fence.
     Fenced,
+    /// What was said of it was taken back; it goes on under another fence.
+    Retracted,
 }
 
 impl Note {
@@ -716,6 +721,7 @@ impl Note {
             "reopened" => Some(Self::Reopened),
             "retried" => Some(Self::Retried),
             "fenced" => Some(Self::Fenced),
+            "retracted" => Some(Self::Retracted),
             "resolved" => {
                 let verdict = json::member(detail?.as_bytes(), "verdict")?;
                 (json::text(verdict)? == "not_executed").then_some(Self::Voided)

@@ -52,6 +52,8 @@ pub struct Step {
     pub is_retried: bool,
     /// An event says that an operator took it away from its owner, under another fence.
     pub is_fenced: bool,
+    /// An event says that an operator took back what was said of it, under another fence.
+    pub is_retracted: bool,
 }
 
 /// An outcome, as it was stored.
@@ -266,6 +268,11 @@ fn begin(row: &Entry, before: Option<&(Entry, &Step)>, step: &Step, faults: &mut
             if last.is_fenced && (step.attempt, step.round) == (entry.attempt, entry.round) =>
         {
             lifecycle::take_away(entry, step.fence)
+        }
+        Some((entry, last))
+            if last.is_retracted && (step.attempt, step.round) == (entry.attempt, entry.round) =>
+        {
+            lifecycle::take_back(entry, step.fence)
         }
         Some((entry, _)) if step.round > 0 => lifecycle::reserve_round(entry, reservation.clone()),
         Some((entry, last)) => {

@@ -284,6 +284,12 @@ impl Entry {
         short
     }
 
+    /// Returns whether the outcome is the upstream's own answer, and no verdict.
+    #[must_use]
+    pub fn is_answered(&self) -> bool {
+        self.provenance == Some(Provenance::Upstream)
+    }
+
     /// Returns whether the outcome reached nobody.
     #[must_use]
     pub fn is_undelivered(&self) -> bool {

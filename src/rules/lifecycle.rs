@@ -343,7 +343,33 @@ pub fn take_away(entry: &Entry, fence: Fence) -> Result<Transition, Illegal> {
             });
         }
     }
-    Ok(Transition {
+    Ok(anew(entry, fence))
+}
+
+/// Returns the settled entry taken back from the verdict that settled it, so that another one can
+/// be given: it is PENDING under a new fence, and what was said of it stays with the fence before.
+///
+/// # Errors
+///
+/// No verdict settled it: it is open, was denied, or its outcome is the upstream's own answer.
+pub fn take_back(entry: &Entry, fence: Fence) -> Result<Transition, Illegal> {
+    let is_ruled = match entry.status {
+        Status::Voided => true,
+        Status::Completed | Status::Failed => !entry.is_answered(),
+        Status::Pending | Status::InputRequired | Status::Accepted | Status::Denied => false,
+    };
+    if !is_ruled {
+        return Err(Illegal {
+            change: "taking a verdict back",
+            status: entry.status,
+        });
+    }
+    Ok(anew(entry, fence))
+}
+
+/// Returns the entry as PENDING under a new fence, with nobody who waits for it.
+fn anew(entry: &Entry, fence: Fence) -> Transition {
+    Transition {
         expect: expect(entry),
         entry: Entry {
             status: Status::Pending,
@@ -358,7 +384,7 @@ pub fn take_away(entry: &Entry, fence: Fence) -> Result<Transition, Illegal> {
             is_tombstone: false,
             ..entry.clone()
         },
-    })
+    }
 }
 
 /// Returns a verdict with an outcome on an entry in doubt. That it is in doubt is the caller's to

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::call::{Call, assert_done, result_bytes};
 use crate::proxy::Proxy;
-use crate::world::{World, contains};
+use crate::world::{World, contains, run};
 
 fn policy(more: &str) -> String {
     format!(
@@ -111,6 +111,13 @@ fn a_late_answer_of_a_call_that_was_taken_over_is_kept_as_stale() {
     let shown = world.show_json(1);
     assert!(kinds(&shown).contains("stale_result"), "{shown}");
     assert!(kinds(&shown).contains("fenced"), "{shown}");
+    // What counts is the upstream's own answer too, and no verdict that could be taken back.
+    let adopt = ["resolve", "1", "--completed", "--result-stale"];
+    let said = run(&world, 1, &[&adopt[..], &["--reason", "r"]].concat());
+    assert!(said.contains("the upstream's own answer"), "{said}");
+    let next = shown["next"].to_string();
+    assert!(!next.contains("-stale"), "{next}");
+    assert_eq!(world.show_json(1)["outcome"], shown["outcome"]);
 }
 
 #[test]

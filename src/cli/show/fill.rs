@@ -10,13 +10,17 @@ use crate::cli::detail::{
 use crate::cli::reading;
 use crate::cli::view::{EntryView, Status, Time};
 use crate::guard::stale::{self, Stale};
-use crate::journal::reader::{AttemptRow, Whole};
+use crate::journal::reader::{AttemptRow, Found, Whole};
 use crate::journal::{EventRow, Session};
 use crate::proxy::books;
 use crate::rules::ids::{Fence, SessionId};
 
 /// Returns all that is known of an entry.
 pub(in crate::cli) fn detail(whole: Whole) -> Detail {
+    let digest = match &whole.found {
+        Found::Whole { entry, .. } => entry.digest.map(|digest| reading::hex(&digest)),
+        Found::Torn(_) => None,
+    };
     let entry = reading::view(&whole.place, whole.found);
     let current = whole
         .attempts
@@ -51,7 +55,7 @@ pub(in crate::cli) fn detail(whole: Whole) -> Detail {
         stale_results: whole
             .events
             .iter()
-            .filter_map(|row| stale_view(row, &whole.attempts))
+            .filter_map(|row| stale_view(row, &whole.attempts, current, digest.as_deref()))
             .collect(),
         events: whole
             .events
@@ -158,10 +162,24 @@ fn evidence(entry: &EntryView, events: &[EventRow]) -> EvidenceView {
     evidence
 }
 
-fn stale_view(row: &EventRow, attempts: &[AttemptRow]) -> Option<StaleView> {
+/// Returns the stale answer that an event is about; `current` is the attempt that counts, and
+/// `outcome` the digest of what it came to.
+fn stale_view(
+    row: &EventRow,
+    attempts: &[AttemptRow],
+    current: Option<&AttemptRow>,
+    outcome: Option<&str>,
+) -> Option<StaleView> {
     let event = &row.event;
     let stale = Stale::of(event)?;
+    let answered = attempts
+        .iter()
+        .find(|attempt| Some(attempt.fence) == event.fence);
     Some(StaleView {
+        counts: outcome == Some(&*stale.digest),
+        is_same_call: answered.zip(current).is_some_and(|(answered, current)| {
+            answered.signature.is_some() && answered.signature == current.signature
+        }),
         at: Time(event.at.0),
         attempt: attempt_of(event.fence, attempts),
         fence: event.fence.map(|fence| fence.0),

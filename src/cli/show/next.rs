@@ -3,9 +3,53 @@
 //! Only commands that this version has are named, so that none is copied in vain. Whether one is
 //! then carried out is for `guard` to say: the entry may have changed since.
 
-use crate::cli::detail::{Detail, Knowledge};
+use crate::cli::detail::{Detail, Knowledge, Payload, StaleView};
 use crate::cli::target::{Target, quote};
 use crate::cli::view::Status;
+use crate::guard::stale::DIGEST_SHOWN;
+
+/// Returns the verdicts that the stale answers of the entry give, where they may be given.
+fn adoptions(detail: &Detail) -> Vec<String> {
+    let entry = &detail.entry;
+    let force = match entry.status {
+        _ if entry.quarantined || entry.running => return Vec::new(),
+        Status::Completed | Status::Failed if entry.provenance.as_deref() == Some("upstream") => {
+            return Vec::new();
+        }
+        Status::Denied | Status::Unreadable => return Vec::new(),
+        Status::InputRequired | Status::Accepted => " --force",
+        Status::Pending | Status::Completed | Status::Failed | Status::Voided => "",
+    };
+    let able: Vec<(&StaleView, &str)> = detail
+        .stale_results
+        .iter()
+        .filter(|stale| stale.is_same_call && !stale.counts)
+        .filter(|stale| matches!(stale.answer, Payload::Stored(_)))
+        .filter_map(|stale| match stale.status {
+            Some(Status::Completed) => Some((stale, "--completed --result-stale")),
+            Some(Status::Failed) => Some((stale, "--failed --error-stale")),
+            _ => None,
+        })
+        .collect();
+    let mut lines: Vec<String> = able
+        .iter()
+        .map(|(stale, flags)| {
+            // Said where there is more than one, so that the line does what its place says.
+            let is_one_of_several = detail
+                .stale_results
+                .iter()
+                .any(|other| other.status == stale.status && other.digest != stale.digest);
+            let which = if is_one_of_several {
+                format!("={}", &stale.digest[..stale.digest.len().min(DIGEST_SHOWN)])
+            } else {
+                String::new()
+            };
+            format!("{flags}{which}{force}")
+        })
+        .collect();
+    lines.dedup();
+    lines
+}
 
 /// Returns the command lines, the most likely first.
 pub(super) fn legal_commands(
@@ -21,6 +65,9 @@ pub(super) fn legal_commands(
             lines.push(target.command(name, more));
         }
     };
+    for more in adoptions(detail) {
+        add("resolve", &format!("{more} {REASON}"));
+    }
     match detail.knowledge() {
         Knowledge::SentUnanswered | Knowledge::NeverSent if entry.status == Status::Pending => {
             add(

@@ -52,7 +52,12 @@ pub(super) fn render(detail: &Detail, next: &[String], look: &Look) -> String {
         }
     }
     for stale in &detail.stale_results {
-        section(&mut text, "Stale answer, which does not count", look);
+        let name = if stale.counts {
+            "Stale answer, adopted as the outcome"
+        } else {
+            "Stale answer, which does not count"
+        };
+        section(&mut text, name, look);
         fields(&mut text, &stale_fields(stale, look));
         payload(&mut text, &stale.answer);
     }

@@ -68,8 +68,9 @@ impl<T: Transaction> Desk<'_, T> {
     ) -> Result<Judged, JournalError> {
         let claim = Claim {
             settles: true,
+            adopts: false,
             forces: false,
-            open: None,
+            seen: None,
         };
         if let Err(refused) = self.way(stored, claim, ask)? {
             return Ok(Err(refused));
@@ -86,7 +87,7 @@ impl<T: Transaction> Desk<'_, T> {
             }
             (Asking::Nobody | Asking::Begun(_) | Asking::Ended, _) => {}
         }
-        let detail = self.deed.detail(None, entry.status, false);
+        let detail = self.deed.detail(None, entry.status, false, None);
         let event = self.event(BEGUN, entry, entry.fence, detail);
         self.tx.event(&event)?;
         Ok(Ok(entry.clone()))

@@ -2,6 +2,7 @@
 //!
 //! Must not: say whether the verdict is given.
 
+use crate::guard::stale::Kept;
 use crate::json;
 use crate::rules::entry::Status;
 use crate::rules::ids::SessionId;
@@ -25,7 +26,13 @@ pub struct Deed {
 
 impl Deed {
     /// Returns the event's detail.
-    pub(super) fn detail(&self, verdict: Option<&str>, was: Status, is_forced: bool) -> String {
+    pub(super) fn detail(
+        &self,
+        verdict: Option<&str>,
+        was: Status,
+        is_forced: bool,
+        adopted: Option<&Kept>,
+    ) -> String {
         let mut members = Vec::new();
         let mut add = |name: &str, value: String| {
             members.push(format!("{}:{value}", json::quote(name)));
@@ -40,6 +47,10 @@ impl Deed {
         add("was", json::quote(was.name()));
         if is_forced {
             add("forced", "true".to_owned());
+        }
+        if let Some(Kept { fence, stale, .. }) = adopted {
+            add("stale_answer", json::quote(&stale.digest));
+            add("stale_fence", fence.to_string());
         }
         if let Some((file, size_bytes, sha256)) = &self.evidence {
             add("evidence", json::quote(file));

@@ -2,6 +2,7 @@
 //!
 //! Must not: decide it (that is [`crate::rules::ruling`]'s, and the desk's).
 
+use crate::guard::stale::NotAdopted;
 use crate::rules::entry::Status;
 use crate::rules::ids::SessionId;
 
@@ -28,6 +29,9 @@ pub enum Refused {
         /// Where it stands.
         was: Status,
     },
+    /// No stale answer of it can be its outcome.
+    #[error(transparent)]
+    NotAdopted(NotAdopted),
     /// Its session holds its lock.
     #[error("session {session} is live and may still settle it")]
     Live {
@@ -89,6 +93,7 @@ impl Refused {
             | Self::NotNow { .. }
             | Self::BeingAsked { .. }
             | Self::JustAsked
+            | Self::NotAdopted(_)
             | Self::Changed => false,
         }
     }

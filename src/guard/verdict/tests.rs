@@ -1,3 +1,5 @@
+mod adopting;
+
 use super::asking::{Asking, asking};
 use super::*;
 use crate::guard::Op;
@@ -126,7 +128,7 @@ fn resolve(verdict: Verdict) -> Act {
     Act::Resolve {
         verdict,
         forces: false,
-        open: None,
+        seen: None,
     }
 }
 
@@ -134,7 +136,7 @@ fn forced(verdict: Verdict) -> Act {
     Act::Resolve {
         verdict,
         forces: true,
-        open: None,
+        seen: None,
     }
 }
 
@@ -449,7 +451,7 @@ fn by_force(verdict: Verdict, fence: Fence) -> Act {
     Act::Resolve {
         verdict,
         forces: true,
-        open: Some(fence),
+        seen: Some(fence),
     }
 }
 
@@ -514,7 +516,7 @@ fn what_is_open_is_taken_by_name_and_force_and_its_history_holds() {
                     Act::Resolve {
                         verdict: verdict.clone(),
                         forces: false,
-                        open: Some(fence),
+                        seen: Some(fence),
                     },
                     true,
                 ),

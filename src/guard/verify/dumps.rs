@@ -69,7 +69,7 @@ fn filled() -> World {
         let act = Act::Resolve {
             verdict,
             forces: true,
-            open: None,
+            seen: None,
         };
         let ruling = rule(
             &mut journal,

@@ -116,7 +116,7 @@ pub fn settle(
     let unknown = Act::Resolve {
         verdict: Verdict::StillUnknown,
         forces: false,
-        open: None,
+        seen: None,
     };
     // Who could still act would make a lie of any verdict.
     let could = patiently(|| ledger.rule(probe.place, &unknown, deed, true))?;
@@ -170,7 +170,7 @@ pub fn settle(
     let act = Act::Resolve {
         verdict,
         forces: false,
-        open: None,
+        seen: None,
     };
     let ruling = patiently(|| ledger.rule(probe.place, &act, &deed, false))?;
     Ok(Settled::Ruled {

@@ -342,7 +342,7 @@ impl Ledger for Notes {
         let name = match act {
             Act::Ask(_) => "announce",
             Act::Resolve { verdict, .. } => verdict.name(),
-            Act::Reopen | Act::Deliver => "?",
+            Act::Adopt { .. } | Act::Reopen | Act::Deliver => "?",
         };
         let trial = if is_trial { "try " } else { "" };
         self.steps.borrow_mut().push(format!("{trial}{name}"));

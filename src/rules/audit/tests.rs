@@ -21,6 +21,7 @@ fn step(fence: u64, attempt: u32, round: u32, previous: Option<u64>) -> Step {
         is_reopened: false,
         is_retried: false,
         is_fenced: false,
+        is_retracted: false,
     }
 }
 
@@ -94,7 +95,18 @@ fn sound() -> Vec<Vec<Step>> {
     fenced.is_fenced = true;
     let mut void_after = step(2, 1, 0, Some(1));
     void_after.is_voided = true;
+    let mut taken_back = void_after.clone();
+    taken_back.is_retracted = true;
+    let mut ruled = step(2, 1, 0, Some(1));
+    ruled.outcome = Some(Ending {
+        provenance: Provenance::Operator,
+        ..ending(Status::Failed)
+    });
+    ruled.is_retracted = true;
+    let adopted = with(step(3, 1, 0, Some(2)), Status::Completed);
     vec![
+        vec![fenced.clone(), taken_back, adopted.clone()],
+        vec![fenced.clone(), ruled, adopted],
         vec![fenced.clone(), step(2, 1, 0, Some(1))],
         vec![
             fenced.clone(),
@@ -215,6 +227,29 @@ fn an_attempt_stands_under_another_fence_only_where_its_owner_was_fenced() {
     assert_eq!(kinds(&sealed(row(&steps), steps.clone())), []);
     steps[1].outcome = Some(ending(Status::Completed));
     assert_eq!(kinds(&sealed(row(&steps), steps)), []);
+}
+
+/// A verdict can be taken back, the upstream's own answer can't, whatever an event says.
+#[test]
+fn a_verdict_is_taken_back_only_where_one_was_given_and_it_is_recorded() {
+    for (provenance, is_retracted, holds) in [
+        (Provenance::Operator, true, true),
+        (Provenance::Synthetic, true, true),
+        (Provenance::Operator, false, false),
+        (Provenance::Upstream, true, false),
+    ] {
+        let mut first = step(1, 1, 0, None);
+        first.outcome = Some(Ending {
+            provenance,
+            ..ending(Status::Completed)
+        });
+        first.is_retracted = is_retracted;
+        let mut second = step(2, 1, 0, Some(1));
+        second.outcome = Some(ending(Status::Completed));
+        let steps = vec![first, second];
+        let found = kinds(&sealed(row(&steps), steps));
+        assert_eq!(found.is_empty(), holds, "{provenance:?} {is_retracted}");
+    }
 }
 
 #[test]

@@ -100,6 +100,23 @@ fn only_a_pending_entry_is_ruled_on_and_only_a_settled_one_reopened() {
         let entry = entry(status);
         let is_open = is_pending || matches!(status, Status::InputRequired | Status::Accepted);
         assert_eq!(take_away(&entry, Fence(9)).is_ok(), is_open, "{status:?}");
+        for provenance in [Provenance::Upstream, Provenance::Operator] {
+            let mut entry = entry.clone();
+            entry.provenance = Some(provenance);
+            let is_ruled = match status {
+                Status::Voided => true,
+                Status::Completed | Status::Failed => provenance == Provenance::Operator,
+                _ => false,
+            };
+            let taken = take_back(&entry, Fence(9));
+            assert_eq!(taken.is_ok(), is_ruled, "{status:?} {provenance:?}");
+            if let Ok(taken) = taken {
+                let taken = taken.entry;
+                assert_eq!((taken.status, taken.fence), (Status::Pending, Fence(9)));
+                assert_eq!((taken.provenance, taken.digest), (None, None));
+                assert_eq!((taken.attempt, taken.round), (entry.attempt, entry.round));
+            }
+        }
         for to in Status::ALL {
             let legal = is_pending && matches!(to, Status::Completed | Status::Failed);
             assert_eq!(rule(&entry, settlement(to)).is_ok(), legal, "{to:?}");
