@@ -48,6 +48,7 @@ pub mod values;
 mod verdict_json;
 mod verify;
 pub mod view;
+mod words;
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};

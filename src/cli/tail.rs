@@ -15,6 +15,7 @@ use super::reading;
 use super::settings::{self, Env};
 use super::values;
 use super::view::{Time, took};
+use super::words::words;
 use crate::guard::stale;
 use crate::journal::follow::{Follower, Happening, Start, What};
 use crate::proxy::books;
@@ -244,19 +245,7 @@ impl Line {
         if let Some(count @ 2..) = self.count {
             notes.push(format!("{count}x"));
         }
-        match &self.detail {
-            Some(detail @ Value::Object(members)) => {
-                // The stderr tail is `show`'s to tell.
-                let names: Vec<&str> = members
-                    .keys()
-                    .map(String::as_str)
-                    .filter(|name| *name != "stderr_tail")
-                    .collect();
-                notes.push(super::show::fill::words(detail, &names));
-            }
-            Some(other) => notes.push(other.to_string()),
-            None => {}
-        }
+        notes.extend(self.detail.iter().flat_map(|detail| words(detail, &[])));
         if let Some(workflow) = self.workflow_id.as_ref().filter(|id| *id != own) {
             notes.push(format!("workflow {workflow}"));
         }

@@ -201,7 +201,10 @@ impl Follower {
                  WHERE e.status IN ('PENDING', 'ACCEPTED') AND a.fence <= {}",
                 follower.last_fence
             );
-            for (about, _, started_at) in follower.attempts(&sql)? {
+            for Attempt {
+                about, started_at, ..
+            } in follower.attempts(&sql)?
+            {
                 follower.put_open(about, started_at);
             }
             // What was in doubt or accepted before is no news.
@@ -252,19 +255,25 @@ impl Follower {
         );
         let attempts = self.attempts(&sql)?;
         self.is_behind |= attempts.len() >= BATCH as usize;
-        for (about, round, started_at) in attempts {
+        for attempt in attempts {
+            let about = attempt.about;
             self.last_fence = self.last_fence.max(about.fence.map_or(0, |fence| fence.0));
-            told.push(Happening {
-                at: started_at,
-                entry: Some(about.clone()),
-                what: What::Started { round },
-            });
-            self.put_open(about, started_at);
+            // Nothing starts by an operator's putting it under another fence.
+            if !attempt.is_moved {
+                told.push(Happening {
+                    at: attempt.started_at,
+                    entry: Some(about.clone()),
+                    what: What::Started {
+                        round: attempt.round,
+                    },
+                });
+            }
+            self.put_open(about, attempt.started_at);
         }
         Ok(())
     }
 
-    fn attempts(&mut self, sql: &str) -> Result<Vec<(About, u64, Micros)>, CannotUse> {
+    fn attempts(&mut self, sql: &str) -> Result<Vec<Attempt>, CannotUse> {
         let rows = self
             .reader
             .db()
@@ -276,7 +285,7 @@ impl Follower {
                             Fence(lossy(row, 0)?),
                             BranchId(lossy(row, 1)?),
                             Seq(lossy(row, 2)?),
-                            (lossy(row, 3)?, lossy(row, 4)?),
+                            (lossy(row, 3)?, lossy(row, 4)?, lossy(row, 8)? == 1),
                             SessionId(lossy(row, 5)?),
                             Micros(lossy_signed(row, 6)?),
                             lossy_text(row, 7)?.unwrap_or_default(),
@@ -286,7 +295,7 @@ impl Follower {
             })
             .map_err(|error| self.reader.refuse(error))?;
         let mut attempts = Vec::with_capacity(rows.len());
-        for (fence, branch, seq, (attempt, round), session, started_at, tool) in rows {
+        for (fence, branch, seq, (attempt, round, is_moved), session, started_at, tool) in rows {
             let about = About {
                 place: self.place(branch)?,
                 seq,
@@ -295,7 +304,12 @@ impl Follower {
                 fence: Some(fence),
                 session: Some(session),
             };
-            attempts.push((about, round, started_at));
+            attempts.push(Attempt {
+                about,
+                round,
+                started_at,
+                is_moved,
+            });
         }
         Ok(attempts)
     }
@@ -498,6 +512,15 @@ impl Follower {
     }
 }
 
+/// An attempt's row.
+struct Attempt {
+    about: About,
+    round: u64,
+    started_at: Micros,
+    /// It is the attempt and round before it, under another fence.
+    is_moved: bool,
+}
+
 /// How an attempt without an outcome stands.
 enum Standing {
     Running,
@@ -506,7 +529,8 @@ enum Standing {
 }
 
 const ATTEMPTS: &str = "SELECT a.fence, a.branch_id, a.seq, a.attempt, a.round, a.session_id, \
-     a.started_at, e.tool FROM attempts a";
+     a.started_at, e.tool, EXISTS (SELECT 1 FROM attempts p WHERE p.fence = a.previous \
+     AND p.attempt = a.attempt AND p.round = a.round) FROM attempts a";
 
 pub(super) struct EventRow {
     id: u64,

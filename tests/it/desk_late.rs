@@ -224,9 +224,7 @@ fn a_verdict_carries_its_evidence_and_its_reference() {
         .collect();
     for (count, part) in [
         (2, "reference INC-4711"),
-        (2, "evidence proof"),
-        (2, "evidence bytes 3"),
-        (2, "evidence sha256 ba7816bf8f01cfea"),
+        (2, "evidence proof (3 bytes, sha256 ba7816bf8f01cfea"),
         (1, "reference mail of 3 May"),
     ] {
         let told = details.iter().filter(|detail| detail.contains(part));

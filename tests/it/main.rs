@@ -31,6 +31,7 @@ mod desk_reopen;
 mod desk_resolve;
 mod desk_tail;
 mod desk_terminal;
+mod desk_words;
 mod durability;
 mod ends;
 mod entry;

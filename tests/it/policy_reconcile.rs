@@ -155,7 +155,7 @@ fn what_is_not_clear_stays_in_doubt_and_is_kept() {
         assert_eq!(world.effects_of("charge"), 1, "{says}");
         assert_eq!(world.entry(1)["in_doubt"], true);
         let events = events(&world);
-        assert!(events.contains("still_unknown"), "{says}: {events}");
+        assert!(events.contains("still unknown"), "{says}: {events}");
     }
 }
 

@@ -256,7 +256,7 @@ fn what_is_not_clear_stays_in_doubt_and_is_kept() {
         assert_eq!(world.effects_of("charge"), 1, "{script}");
         assert_eq!(world.entry(1)["in_doubt"], true);
         let events = world.show_json(1)["events"].to_string();
-        let is_kept = events.contains("still_unknown") && events.contains(why);
+        let is_kept = events.contains("still unknown") && events.contains(why);
         assert!(is_kept, "{script}: {events}");
     }
 }

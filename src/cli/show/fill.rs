@@ -9,7 +9,8 @@ use crate::cli::detail::{
 };
 use crate::cli::reading;
 use crate::cli::view::{EntryView, Status, Time};
-use crate::guard::stale::{self, Stale};
+use crate::cli::words::words;
+use crate::guard::stale::Stale;
 use crate::journal::reader::{AttemptRow, Found, Whole};
 use crate::journal::{EventRow, Session};
 use crate::proxy::books;
@@ -110,10 +111,7 @@ fn attempt_view(attempt: &AttemptRow, entry: &EntryView, events: &[EventRow]) ->
         None if is_voided => Status::Voided,
         None => Status::Pending,
     };
-    let lost = about
-        .iter()
-        .rev()
-        .find(|row| row.event.kind == "outcome_unknown");
+    let lost = lost(&about);
     AttemptView {
         attempt: attempt.attempt,
         round: attempt.round,
@@ -125,8 +123,28 @@ fn attempt_view(attempt: &AttemptRow, entry: &EntryView, events: &[EventRow]) ->
         bytes_written: lost.and_then(|row| json(row)["bytes_written"].as_u64()),
         provenance: settled.map(|outcome| outcome.provenance.clone()),
         outcome: outcome(attempt, is_current && entry.tombstone),
-        note: lost.map(|row| said(row, "reason").replace('_', " ")),
+        note: attempt_note(&about),
     }
+}
+
+/// Returns the last loss among the events about an attempt.
+fn lost<'a>(about: &[&'a EventRow]) -> Option<&'a EventRow> {
+    let mut newest = about.iter().rev();
+    newest
+        .find(|row| row.event.kind == "outcome_unknown")
+        .copied()
+}
+
+/// Returns why an attempt has no outcome, and why it goes on under another fence.
+fn attempt_note(about: &[&EventRow]) -> Option<String> {
+    let mut notes: Vec<String> = Vec::new();
+    notes.extend(lost(about).map(|row| said(row, "reason").replace('_', " ")));
+    for (kind, words) in [("fenced", "fenced"), ("retracted", "taken back")] {
+        if about.iter().any(|row| row.event.kind == kind) {
+            notes.push(words.to_owned());
+        }
+    }
+    (!notes.is_empty()).then(|| notes.join(", "))
 }
 
 /// Returns what the last loss of the current attempt left behind.
@@ -151,7 +169,12 @@ fn evidence(entry: &EntryView, events: &[EventRow]) -> EvidenceView {
                 if let Some(tail) = detail["stderr_tail"].as_str() {
                     evidence.stderr_tail = Some(tail.to_owned());
                 }
-                evidence.note = Some(words(&detail, &["reason", "error", "error_code"]));
+                let why = serde_json::json!({
+                    "reason": detail["reason"],
+                    "error": detail["error"],
+                    "error_code": detail["error_code"],
+                });
+                evidence.note = Some(words(&why, &[]).join(", "));
             }
             "voided" if detail["reason"] == "never forwarded" => {
                 evidence.bytes_written = Some(0);
@@ -208,16 +231,14 @@ fn event_view(row: &EventRow, attempts: &[AttemptRow]) -> EventView {
         .as_ref()
         .and_then(|_| detail["reason"].as_str())
         .map(str::to_owned);
+    let told: &[&str] = match &reason {
+        Some(_) => &["by", "reason"],
+        None => &["by"],
+    };
     let rest = match &detail {
-        Value::Object(members) => {
-            let mut names: Vec<&str> = members.keys().map(String::as_str).collect();
-            // The stderr tail and a stale answer have places of their own.
-            names.retain(|name| *name != "stderr_tail" && *name != "by");
-            names.retain(|name| !stale::MEMBERS.contains(name));
-            names.retain(|name| reason.is_none() || *name != "reason");
-            words(&detail, &names)
-        }
-        _ => event.detail.clone().unwrap_or_default(),
+        // What is no JSON is told as it is.
+        Value::Null => event.detail.clone().unwrap_or_default(),
+        detail => words(detail, told).join(", "),
     };
     EventView {
         at: Time(event.at.0),
@@ -231,23 +252,6 @@ fn event_view(row: &EventRow, attempts: &[AttemptRow]) -> EventView {
         reason,
         detail: (!rest.is_empty()).then_some(rest),
     }
-}
-
-/// Returns the members of that name as `name value`, a lone `kind` or `reason` as its value.
-pub(in crate::cli) fn words(detail: &Value, names: &[&str]) -> String {
-    let mut parts = Vec::new();
-    for name in names {
-        let value = match &detail[*name] {
-            Value::Null => continue,
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        };
-        parts.push(match *name {
-            "reason" | "kind" => value.replace('_', " "),
-            name => format!("{} {value}", name.replace('_', " ")),
-        });
-    }
-    parts.join(", ")
 }
 
 fn json(row: &EventRow) -> Value {

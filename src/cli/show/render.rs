@@ -139,7 +139,8 @@ fn entry_fields(detail: &Detail, look: &Look) -> Vec<Field> {
         ),
     ] {
         if let Some(value) = value {
-            fields.push((name, value.clone()));
+            // A policy is a file's lines.
+            fields.push((name, value.trim_end().replace('\n', "; ")));
         }
     }
     let remarks = entry.remarks();
@@ -219,7 +220,7 @@ fn session_fields(session: &SessionView, look: &Look) -> Vec<Field> {
 fn payload(text: &mut String, payload: &Payload) {
     match payload {
         Payload::Absent => text.push_str("  none\n"),
-        Payload::Gone => text.push_str("  gone: only the fact that it was made is kept\n"),
+        Payload::Gone => text.push_str("  gone: dropped since, or never kept\n"),
         Payload::Redacted { size_bytes: None } => text.push_str("  redacted\n"),
         Payload::Redacted {
             size_bytes: Some(size),
