@@ -4,7 +4,7 @@
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
-use super::error::CliError;
+use super::error::{CliError, Kind};
 use super::escape::escape;
 
 /// The longest answer that is read, in bytes.
@@ -23,6 +23,15 @@ pub(super) fn can_ask() -> bool {
 pub(super) fn is_typed(question: &str, expected: &str) -> Result<bool, CliError> {
     let _ = write!(io::stderr().lock(), "checkpoint: {}: ", escape(question));
     let mut answer = String::new();
-    io::Read::take(io::stdin().lock(), ANSWER_BYTES_MAX).read_line(&mut answer)?;
+    io::Read::take(io::stdin().lock(), ANSWER_BYTES_MAX)
+        .read_line(&mut answer)
+        .map_err(|error| {
+            CliError::new(
+                Kind::Failure,
+                "the answer can't be read from standard input",
+            )
+            .because(error)
+            .hint("add --yes to do it without being asked")
+        })?;
     Ok(answer.trim() == expected)
 }

@@ -93,10 +93,8 @@ pub(super) fn run(args: &DecideArgs, env: Env<'_>) -> Result<Exit, CliError> {
         None => None,
         Some(given) => Some(arguments(&hand::payload("--args", given)?)?),
     };
-    let signature = signature(&args.tool, arguments.as_deref(), false).map_err(|duplicate| {
-        CliError::usage("--args can't be used")
-            .because(format!("a member is there twice: {}", duplicate.pointer))
-    })?;
+    let signature = signature(&args.tool, arguments.as_deref(), false)
+        .map_err(|duplicate| bad_args(&duplicate.to_string(), KEEP_ONE))?;
     let thread_id = settings::id(
         "--thread-id <ID>",
         args.thread_id.clone(),
@@ -126,6 +124,10 @@ pub(super) fn run(args: &DecideArgs, env: Env<'_>) -> Result<Exit, CliError> {
             .map_err(|invalid| {
                 CliError::new(Kind::Failure, "the call would be refused: invalid_key")
                     .because(invalid)
+                    .hint(
+                        "its policy makes a key of the arguments: give them all with --args, or \
+                         the key itself with --key",
+                    )
             })?
             .map(|text| CallKey {
                 text,
@@ -175,9 +177,7 @@ pub(super) fn run(args: &DecideArgs, env: Env<'_>) -> Result<Exit, CliError> {
                 std::thread::sleep(Duration::from_millis(5));
             }
             Err(error) => {
-                return Err(
-                    CliError::new(Kind::Journal, "the journal can't be used").because(error)
-                );
+                return Err(reading::failed("the journal can't be used", &error));
             }
             Ok(admission) => break admission,
         }
@@ -197,16 +197,29 @@ fn show(foreseen: &Foreseen, output: &Output, args: &DecideArgs) -> Result<Exit,
     Ok(Exit::Ok)
 }
 
-/// Returns the arguments' bytes, checked.
+/// What to do about a member that is there twice.
+const KEEP_ONE: &str = "keep one of the two: a call with both would be refused";
+
+/// What arguments look like.
+const EXAMPLE: &str = "give the arguments of the call as one JSON object, for example \
+                       --args '{\"order_id\": \"A-1\"}', or --args @FILE";
+
+/// Returns the arguments' bytes, checked as those of a call are.
 fn arguments(given: &[u8]) -> Result<Vec<u8>, CliError> {
     let body = json::trim(json::remove_byte_order_mark(given));
-    match json::check(body) {
-        Ok(()) => Ok(body.to_vec()),
-        Err(invalid) => {
-            Err(CliError::usage("--args can't be used")
-                .because(format!("it is not JSON ({invalid})")))
-        }
+    if let Err(invalid) = json::check(body) {
+        return Err(bad_args(&format!("it is not JSON ({invalid})"), EXAMPLE));
     }
+    if !matches!(json::kind(body), json::Kind::Object | json::Kind::Null) {
+        return Err(bad_args("it is no JSON object", EXAMPLE));
+    }
+    Ok(body.to_vec())
+}
+
+fn bad_args(why: &str, hint: &str) -> CliError {
+    CliError::usage("--args can't be used")
+        .because(why)
+        .hint(hint)
 }
 
 /// What would happen; the JSON document.

@@ -9,10 +9,10 @@ use super::JournalArgs;
 use super::confirm;
 use super::error::{CliError, Kind};
 use super::exit::Exit;
-use super::hand::user;
+use super::hand::{not_typed, user};
 use super::output::{Column, Look, Output, SCHEMA_VERSION, Tone, table};
 use super::progress::ProgressLine;
-use super::reading::{journal_path, unusable};
+use super::reading::{failed, journal_path, unusable};
 use super::settings::{self, Env};
 use super::target::quote;
 use super::values;
@@ -110,7 +110,8 @@ fn upstream(args: &DoctorArgs) -> Result<Option<UpstreamCommand>, CliError> {
         .hint("give the upstream in one of the two forms")),
         (Some(command), None) => Ok(Some(UpstreamCommand::Shell(command.clone()))),
         (None, Some(program)) if program.is_empty() => {
-            Err(CliError::usage("the program after '--' is empty"))
+            Err(CliError::usage("the program after '--' is empty")
+                .hint("checkpoint doctor [OPTIONS] -- PROGRAM [ARG]..."))
         }
         (None, Some(_)) => Ok(Some(UpstreamCommand::Argv(args.program.clone()))),
         (None, None) => Ok(None),
@@ -122,13 +123,11 @@ fn accept(path: &JournalPath, is_sure: bool) -> Result<Check, CliError> {
     let walk = Walk::open(path).map_err(unusable)?;
     let identity = walk
         .identity()
-        .map_err(|error| {
-            CliError::new(Kind::Journal, "the journal can't be used").because(error.clone())
-        })?
+        .map_err(|error| failed("the journal can't be used", error))?
         .clone();
-    let highest = walk.highest_fence().map_err(|error| {
-        CliError::new(Kind::Journal, "the journal can't be used").because(error)
-    })?;
+    let highest = walk
+        .highest_fence()
+        .map_err(|error| failed("the journal can't be used", &error))?;
     let mark = match walk.mark() {
         Ok(Some(read)) if read.highest <= highest => {
             return Ok(Check::ok(
@@ -167,7 +166,7 @@ fn accept(path: &JournalPath, is_sure: bool) -> Result<Check, CliError> {
             );
         }
         if !confirm::is_typed(&format!("{loss}; type accept to go on"), "accept")? {
-            return Err(CliError::new(Kind::Failure, "nothing was accepted"));
+            return Err(not_typed("nothing was accepted", "accept"));
         }
     }
     Mark::accept_lower(path, &identity.uid, highest).map_err(unusable)?;
@@ -209,7 +208,12 @@ fn note_acceptance(
         tx.event(&event)?;
         tx.commit()
     };
-    note().map_err(|error| CliError::new(Kind::Journal, "it can't be written").because(error))
+    note().map_err(|error| {
+        failed(
+            "that the older journal was accepted can't be recorded",
+            &error,
+        )
+    })
 }
 
 /// One line: something is as it should be, or what to do.

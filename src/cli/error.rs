@@ -127,7 +127,9 @@ impl From<io::Error> for CliError {
         if error.kind() == io::ErrorKind::BrokenPipe {
             Self::new(Kind::OutputClosed, "standard output was closed")
         } else {
-            Self::new(Kind::Failure, "standard output can't be written").because(error)
+            Self::new(Kind::Failure, "standard output can't be written")
+                .because(error)
+                .hint("see where it goes, and whether there is space")
         }
     }
 }

@@ -645,11 +645,10 @@ fn close_all(
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 Err(error) => {
-                    return Err(CliError::new(
-                        Kind::Journal,
+                    return Err(reading::failed(
                         format!("nothing is exported: entry {} can't be closed", one.seq),
-                    )
-                    .because(error));
+                        &error,
+                    ));
                 }
             }
         }
@@ -678,11 +677,9 @@ fn write(
         let Some(item) = whole.and_then(|whole| item(one, &whole)) else {
             return Err(CliError::new(
                 Kind::Failure,
-                format!(
-                    "entry {} changed while it was exported; run it again",
-                    one.seq
-                ),
-            ));
+                format!("entry {} changed while it was exported", one.seq),
+            )
+            .hint("what was printed is not whole: run it again"));
         };
         piece.push_str(if is_first { "\n" } else { ",\n" });
         is_first = false;

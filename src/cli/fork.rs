@@ -111,9 +111,7 @@ pub(super) fn run(args: &ForkArgs, env: Env<'_>) -> Result<Exit, CliError> {
                 std::thread::sleep(Duration::from_millis(5));
             }
             Err(error) => {
-                return Err(
-                    CliError::new(Kind::Journal, "the journal can't be written to").because(error),
-                );
+                return Err(reading::failed("the journal can't be written to", &error));
             }
             Ok(forked) => break forked,
         }

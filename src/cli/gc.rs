@@ -10,7 +10,7 @@ use super::JournalArgs;
 use super::confirm;
 use super::error::{CliError, Kind};
 use super::exit::Exit;
-use super::hand::user;
+use super::hand::{not_typed, user};
 use super::output::{Column, Form, Look, Output, SCHEMA_VERSION, Tone, table};
 use super::progress::ProgressLine;
 use super::reading::{journal_path, unusable};
@@ -91,7 +91,7 @@ pub(super) fn run(args: &GcArgs, env: Env<'_>) -> Result<Exit, CliError> {
                 counted(swept.dropped_bytes, "byte", "bytes"),
             );
             if !confirm::is_typed(&question, "yes")? {
-                return Err(CliError::new(Kind::Failure, "nothing was dropped"));
+                return Err(not_typed("nothing was dropped", "yes"));
             }
         }
     }

@@ -71,8 +71,9 @@ impl DeedArgs {
         let evidence = match &self.evidence {
             None => None,
             Some(path) => Some(digest_of(path).map_err(|error| {
-                CliError::new(Kind::Usage, format!("{} can't be read", path.display()))
+                CliError::usage(format!("{} of --evidence can't be read", path.display()))
                     .because(error)
+                    .hint("give a file that this user can read, or say more with --reference")
             })?),
         };
         Ok(Deed {
@@ -125,7 +126,8 @@ pub(super) fn payload(flag: &str, given: &str) -> Result<Vec<u8>, CliError> {
         let mut bytes = Vec::new();
         from.take(PAYLOAD_BYTES_MAX + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > PAYLOAD_BYTES_MAX {
-            return Err(io::ErrorKind::FileTooLarge.into());
+            let why = format!("it has more than {} MiB", PAYLOAD_BYTES_MAX >> 20);
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
         }
         Ok(bytes)
     };
@@ -135,7 +137,11 @@ pub(super) fn payload(flag: &str, given: &str) -> Result<Vec<u8>, CliError> {
         std::fs::File::open(file).and_then(|mut file| read(&mut file))
     };
     bytes.map_err(|error| {
-        CliError::usage(format!("'{given}' of {flag} can't be read")).because(error)
+        CliError::usage(format!("'{given}' of {flag} can't be read"))
+            .because(error)
+            .hint(format!(
+                "give {flag} the JSON itself, @FILE, or @- to read it from standard input"
+            ))
     })
 }
 
@@ -240,7 +246,7 @@ pub(super) fn ask(
 const UNASKED: Ruling = Ruling::Refused(Refused::Changed);
 
 fn unwritable(error: JournalError) -> CliError {
-    CliError::new(Kind::Journal, "the journal can't be written to").because(error)
+    reading::failed("the journal can't be written to", &error)
 }
 
 /// A journal opened for verdicts.
@@ -332,6 +338,13 @@ pub(super) fn confirm(question: &str, tool: &str) -> Result<Option<bool>, CliErr
     }
     let question = format!("{question}; type the tool's name ({tool}) to go on");
     confirm::is_typed(&question, tool).map(Some)
+}
+
+/// Returns the error of a command that did nothing, since its question was answered otherwise.
+pub(super) fn not_typed(nothing: &str, expected: &str) -> CliError {
+    CliError::new(Kind::Failure, nothing)
+        .because(format!("{expected} was not typed"))
+        .hint("run it again and type it, or add --yes to do it without being asked")
 }
 
 /// What became of one entry.

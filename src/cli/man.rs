@@ -35,6 +35,7 @@ pub(super) fn run(args: &ManArgs) -> Result<Exit, CliError> {
                 format!("the pages can't be written to {}", folder.display()),
             )
             .because(error)
+            .hint("give a folder in which this user may write")
         })?;
     }
     Ok(Exit::Ok)

@@ -16,6 +16,9 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// How many errors are told at once.
 const ERRORS_MAX: usize = 20;
 
+/// Where it stands what a policy may say.
+const SCHEMA: &str = "`checkpoint policy schema` prints every field and what it may be";
+
 /// Reads and checks a policy file.
 ///
 /// # Errors
@@ -24,12 +27,15 @@ const ERRORS_MAX: usize = 20;
 pub(super) fn read(path: &Path, thread: ThreadId) -> Result<PolicySet, CliError> {
     let shown = path.to_string_lossy();
     if path.as_os_str().is_empty() {
-        return Err(CliError::usage(
-            "expected the path of a policy file, not ''",
-        ));
+        return Err(
+            CliError::usage("expected the path of a policy file, not ''")
+                .hint("give --policy FILE, or unset CHECKPOINT_POLICY"),
+        );
     }
     let text = read_text(path).map_err(|why| {
-        CliError::usage(format!("the policy file {shown} can't be read")).because(why)
+        CliError::usage(format!("the policy file {shown} can't be read"))
+            .because(why)
+            .hint("check the path, and that this user may read it; it is TOML in UTF-8")
     })?;
     let errors = match PolicySet::parse(&text, thread) {
         Ok(set) => return Ok(set),
@@ -40,9 +46,12 @@ pub(super) fn read(path: &Path, thread: ThreadId) -> Result<PolicySet, CliError>
     let rest: Vec<_> = lines.by_ref().take(ERRORS_MAX - 1).collect();
     let error = CliError::usage(first);
     Err(match (rest.is_empty(), lines.count()) {
-        (true, _) => error,
-        (false, 0) => error.hint(format!("also\n{}", rest.join("\n"))),
-        (false, more) => error.hint(format!("also\n{}\nand {more} more", rest.join("\n"))),
+        (true, _) => error.hint(SCHEMA),
+        (false, 0) => error.hint(format!("also\n{}\n{SCHEMA}", rest.join("\n"))),
+        (false, more) => error.hint(format!(
+            "also\n{}\nand {more} more\n{SCHEMA}",
+            rest.join("\n")
+        )),
     })
 }
 

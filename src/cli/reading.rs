@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::error::{CliError, Kind};
 use super::view::{EntryView, Status, Time};
+use crate::journal::JournalError;
 use crate::journal::cannot_use::CannotUse;
 use crate::journal::place::JournalPath;
 use crate::journal::reader::{Found, Parent, Place, Reader};
@@ -26,6 +27,28 @@ pub(super) fn journal_path(path: &Path) -> Result<JournalPath, CliError> {
 /// Returns the error for a journal that can't be used: code 5.
 pub(super) fn unusable(error: CannotUse) -> CliError {
     CliError::new(Kind::Journal, "the journal can't be used").because(error)
+}
+
+/// Returns the error for a journal that failed in the middle of something: code 5.
+pub(super) fn failed(what: impl Into<String>, error: &JournalError) -> CliError {
+    CliError::new(Kind::Journal, what)
+        .because(error)
+        .hint(match error {
+            JournalError::Busy => {
+                "run it again; `checkpoint doctor` tells which sessions use the journal"
+            }
+            JournalError::Full => "free some space where the journal is, then run it again",
+            JournalError::ReadOnly(_) => {
+                "see whether this user may write to the journal and to its folder"
+            }
+            JournalError::Moved(_) => "put it back, or give the path where it is now",
+            JournalError::Damaged(_) | JournalError::Unreadable(_) => {
+                "`checkpoint verify` tells what does not hold"
+            }
+            JournalError::Failed(_) => {
+                "look after the disk, then see with `checkpoint verify` what stands"
+            }
+        })
 }
 
 /// Returns the entry as it is shown.
@@ -175,4 +198,31 @@ pub(super) fn hex(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_failure_of_a_journal_says_what_to_do() {
+        let why = || String::from("why");
+        for (error, hint) in [
+            (JournalError::Busy, "`checkpoint doctor`"),
+            (JournalError::Full, "free some space"),
+            (JournalError::ReadOnly(why()), "may write"),
+            (JournalError::Moved(why()), "put it back"),
+            (JournalError::Damaged(why()), "`checkpoint verify`"),
+            (JournalError::Unreadable(why()), "`checkpoint verify`"),
+            (JournalError::Failed(why()), "the disk"),
+        ] {
+            let told = failed("it can't be done", &error).render();
+            let (what, to_do) = told.split_once("\nhint: ").unwrap();
+            assert!(
+                what.starts_with("checkpoint: error: it can't be done: "),
+                "{told}"
+            );
+            assert!(to_do.contains(hint), "{told}");
+        }
+    }
 }

@@ -48,12 +48,13 @@ pub(super) fn run(args: &ReopenArgs, env: Env<'_>) -> Result<Exit, CliError> {
     if args.consent.may_ask(&targets) {
         for tool in targets.tools(|entry| entry.status == entry::Status::Completed) {
             let question = format!("{tool} was completed here; its effect will happen again");
-            let refused = CliError::new(Kind::Failure, "nothing was done");
             match hand::confirm(&question, tool)? {
                 Some(true) => {}
-                Some(false) => return Err(refused.because("the tool's name was not typed")),
+                Some(false) => {
+                    return Err(hand::not_typed("nothing was done", "the tool's name"));
+                }
                 None => {
-                    return Err(refused
+                    return Err(CliError::new(Kind::Failure, "nothing was done")
                         .because(format!("{question}, and nobody can be asked"))
                         .hint("add --yes to do it"));
                 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::JournalArgs;
-use super::error::{CliError, Kind};
+use super::error::CliError;
 use super::exit::Exit;
 use super::filter::Filter;
 use super::hand::{self, DeedArgs, Report};
@@ -171,8 +171,7 @@ pub(super) fn run(args: &ResolveArgs, env: Env<'_>) -> Result<Exit, CliError> {
         for tool in targets.tools(|_| true) {
             let question = format!("the next call of {tool} at these entries will run");
             if hand::confirm(&question, tool)? == Some(false) {
-                return Err(CliError::new(Kind::Failure, "nothing was done")
-                    .because("the tool's name was not typed"));
+                return Err(hand::not_typed("nothing was done", "the tool's name"));
             }
         }
     }

@@ -347,9 +347,11 @@ fn identity(
             (None, Some(_)) => "--version",
             (None, None) => return Ok(None),
         };
-        return Err(CliError::usage(format!(
-            "--keep-identity can't be used with {with}"
-        )));
+        return Err(
+            CliError::usage(format!("--keep-identity can't be used with {with}")).hint(format!(
+                "leave {with} out to show the upstream's own, or leave --keep-identity out"
+            )),
+        );
     }
     Ok(Some(Identity {
         name: name.unwrap_or_else(|| env!("CARGO_PKG_NAME").to_owned()),

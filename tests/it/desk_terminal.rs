@@ -208,6 +208,11 @@ fn what_runs_an_effect_again_asks_for_the_tools_name() {
             let shown = on_terminal(&world, 200, On::Everything, &[], typed, &words);
             assert_eq!(shown.code, Some(1), "{typed:?}: {}", shown.text);
             assert!(shown.text.contains(tool), "{}", shown.text);
+            assert!(
+                shown.text.contains("was not typed") && shown.text.contains("hint: run it again"),
+                "{}",
+                shown.text
+            );
             assert_eq!(world.status(seq), before, "{typed:?}");
         }
         let typed = format!("{tool}\n");

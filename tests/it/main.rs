@@ -22,6 +22,7 @@ mod call;
 mod cancel;
 mod desk_adopt;
 mod desk_decide;
+mod desk_errors;
 mod desk_fork;
 mod desk_late;
 mod desk_open;

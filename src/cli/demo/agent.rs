@@ -145,10 +145,10 @@ impl Proxy {
                 .read_line(&mut line)
                 .map_err(broken("the proxy can't be heard"))?;
             if bytes == 0 {
-                return Err(CliError::new(
-                    Kind::Failure,
-                    "the proxy ended without an answer",
-                ));
+                return Err(
+                    CliError::new(Kind::Failure, "the proxy ended without an answer")
+                        .hint("its log, in the demo's folder, may say why"),
+                );
             }
             match serde_json::from_str::<Value>(&line) {
                 Ok(message) if message["id"] == id => return Ok(message),

@@ -13,7 +13,10 @@ pub enum Refused {
     #[error("there is no such entry")]
     Absent,
     /// Its row, its checksum, its attempt or its outcome does not hold.
-    #[error("it is quarantined: what is stored does not hold, so nothing is known of it")]
+    #[error(
+        "it is quarantined: what is stored does not hold, so nothing is known of it; `verify` \
+         tells what, and `fork` leaves it behind"
+    )]
     Quarantined,
     /// It is not in a state to which this can be done.
     #[error("it is {}, {why}", was.name())]
