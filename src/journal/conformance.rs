@@ -4,6 +4,8 @@
 //! A bug found in one back-end becomes a check for all. Must not: know which back-end it runs
 //! against.
 
+#[cfg(test)]
+pub(crate) mod beside;
 mod flights;
 mod rows;
 
@@ -52,73 +54,6 @@ pub fn run<J: Journal>(mut make: impl FnMut() -> J) -> usize {
         check(&mut make());
     }
     checks.len()
-}
-
-/// Two of a back-end's connections to one empty journal: each sees what the other has committed,
-/// whatever it remembers of its own, and nothing that was dropped.
-///
-/// # Panics
-///
-/// A check fails.
-pub fn beside<J: Journal>(first: &mut J, second: &mut J) {
-    let branch = workflow(first);
-    let mut dropped = tx(first);
-    let never = reserve(&mut dropped, branch, 1);
-    drop(dropped);
-    let mut one = tx(first);
-    assert_eq!(one.entry(branch, Seq(1)).expect("read"), None);
-    let running = reserve(&mut one, branch, 1);
-    assert_eq!(running.fence, never.fence);
-    let lost = reserve(&mut one, branch, 2);
-    one.commit().expect("it commits");
-
-    let mut other = tx(second);
-    let settled = settle(&mut other, &lost, outcome(&lost, Status::Failed, b"{}"));
-    let third = reserve(&mut other, branch, 3);
-    assert!(third.fence > lost.fence);
-    let name = WorkflowId("other".into());
-    let made = other.create_workflow(&name, [2; 16], Micros(2));
-    made.expect("another workflow is made");
-    other.commit().expect("it commits");
-
-    let mut one = tx(first);
-    let at = |tx: &mut J::Tx<'_>, seq| {
-        let stored = tx.entry(branch, Seq(seq)).expect("read");
-        stored.expect("it is there").entry
-    };
-    assert_eq!(at(&mut one, 1), running);
-    assert_eq!(at(&mut one, 2), settled);
-    assert_eq!(at(&mut one, 3), third);
-    assert!(one.workflow(&name).expect("read").is_some());
-    let own = one.workflow(&WorkflowId("w".into())).expect("read");
-    assert_eq!(own.expect("it is there").active.highest, 3);
-    let fourth = reserve(&mut one, branch, 4);
-    assert!(fourth.fence > third.fence);
-    // The other's change is what a settlement of the old state loses against.
-    let late = lifecycle::settle(
-        &lost,
-        Settlement {
-            status: Status::Completed,
-            is_error: false,
-            provenance: Provenance::Upstream,
-            digest: [0; 32],
-            is_tombstone: false,
-            at: Micros(30),
-        },
-    );
-    let late = write(late.expect("it was running"));
-    assert_eq!(one.apply(&late).expect("tried"), Applied::Lost);
-    assert_eq!(at(&mut one, 2), settled);
-    settle(
-        &mut one,
-        &running,
-        outcome(&running, Status::Completed, b"{}"),
-    );
-    one.commit().expect("it commits");
-
-    let mut other = tx(second);
-    assert_eq!(at(&mut other, 1).status, Status::Completed);
-    assert_eq!(at(&mut other, 4), fourth);
 }
 
 fn a_commit_keeps_and_a_drop_forgets<J: Journal>(journal: &mut J) {

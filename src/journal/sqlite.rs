@@ -1801,7 +1801,7 @@ mod tests {
         let world = World::empty();
         let image = schema::empty_image([7; 16], &WorkflowId("own".into()), Micros(0)).unwrap();
         place::create(&world.journal, &image, &world.filesystem()).unwrap();
-        conformance::beside(&mut journal(&world), &mut journal(&world));
+        conformance::beside::beside(&mut journal(&world), &mut journal(&world));
     }
 
     #[test]
