@@ -4,7 +4,7 @@
 //! stdout; only then does the second write. So a reader of the output never sees half of it
 //! because an entry was in doubt, and a journal of any size is exported in little memory.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -359,7 +359,7 @@ fn survey(
     let mut undecided = Troubles::default();
     let mut others = Troubles::default();
     let mut open = Vec::new();
-    let mut ids: HashMap<[u8; 16], u64> = HashMap::new();
+    let mut ids: BTreeMap<[u8; 16], u64> = BTreeMap::new();
     each(reader, chosen, "looking at entries", |one, whole| {
         let Some(whole) = whole else {
             others.add(format!("entry {} is not there any more", one.seq));

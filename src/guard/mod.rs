@@ -36,7 +36,7 @@ pub use admit::{
 };
 pub use settle::{Answer, Settlement};
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::journal::{
     Attempt, Durability, Event, Journal, JournalError, Lease, Session, Transaction, Write,
@@ -208,11 +208,11 @@ pub struct Guard<J, S> {
     /// Questions asked in this session that gave no state: told by signature and inputs.
     questions: Vec<(Signature, String, BranchId, Seq, Fence)>,
     /// Outcomes on their way to a second caller, so that they answer one only.
-    redelivering: HashSet<Fence>,
+    redelivering: BTreeSet<Fence>,
     /// How far `--resume` has walked each workflow.
-    cursors: HashMap<u64, cursor::Cursor>,
+    cursors: BTreeMap<u64, cursor::Cursor>,
     /// Workflows that this run has taken over.
-    superseded: HashSet<u64>,
+    superseded: BTreeSet<u64>,
 }
 
 impl<J: Journal, S: Surroundings> Guard<J, S> {
@@ -225,9 +225,9 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
             session: None,
             session_row,
             questions: Vec::new(),
-            redelivering: HashSet::new(),
-            cursors: HashMap::new(),
-            superseded: HashSet::new(),
+            redelivering: BTreeSet::new(),
+            cursors: BTreeMap::new(),
+            superseded: BTreeSet::new(),
         }
     }
 
@@ -290,7 +290,7 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
             new_questions: Vec::new(),
             new_redelivering: Vec::new(),
             redelivered: Vec::new(),
-            live: HashMap::new(),
+            live: BTreeMap::new(),
             cursors: self.cursors.clone(),
             superseded: self.superseded.clone(),
             notes: Vec::new(),
@@ -394,7 +394,7 @@ struct Visit<'a, T, S> {
     options: &'a Options,
     session_row: &'a Session,
     questions: &'a [(Signature, String, BranchId, Seq, Fence)],
-    redelivering: &'a HashSet<Fence>,
+    redelivering: &'a BTreeSet<Fence>,
     uid: [u8; 16],
     own_workflow: WorkflowId,
     now: Micros,
@@ -406,9 +406,9 @@ struct Visit<'a, T, S> {
     /// Outcomes that are on their way no longer.
     redelivered: Vec<Fence>,
     /// Each session is asked for once a transaction.
-    live: HashMap<SessionId, bool>,
-    cursors: HashMap<u64, cursor::Cursor>,
-    superseded: HashSet<u64>,
+    live: BTreeMap<SessionId, bool>,
+    cursors: BTreeMap<u64, cursor::Cursor>,
+    superseded: BTreeSet<u64>,
     /// What the admission at hand gives its session to note when there is time.
     notes: Vec<Note>,
 }
@@ -421,8 +421,8 @@ struct Changes {
     new_redelivering: Vec<Fence>,
     /// Outcomes that are on their way no longer.
     redelivered: Vec<Fence>,
-    cursors: HashMap<u64, cursor::Cursor>,
-    superseded: HashSet<u64>,
+    cursors: BTreeMap<u64, cursor::Cursor>,
+    superseded: BTreeSet<u64>,
 }
 
 impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {

@@ -10,7 +10,7 @@
 mod contract;
 
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -134,7 +134,7 @@ struct Model {
     processes: Vec<Process>,
     rows: Vec<Row>,
     /// Each branch's parent and where it left it.
-    parents: HashMap<BranchId, Option<(BranchId, u64)>>,
+    parents: BTreeMap<BranchId, Option<(BranchId, u64)>>,
     active: [Option<BranchId>; 2],
     now: i64,
     steps: u64,
@@ -152,7 +152,7 @@ impl Model {
             machine: Rc::default(),
             processes: Vec::new(),
             rows: Vec::new(),
-            parents: HashMap::new(),
+            parents: BTreeMap::new(),
             active: [None; 2],
             now: 1_000_000,
             steps: 0,

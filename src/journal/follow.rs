@@ -9,7 +9,7 @@
 //!
 //! Must not: wait (whoever follows decides when to look), or know how anything is shown.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use rusqlite::types::ValueRef;
 use rusqlite::{OptionalExtension as _, Row};
@@ -118,9 +118,9 @@ pub struct Follower {
     last_fence: u64,
     last_event: u64,
     open: BTreeMap<u64, Open>,
-    counts: HashMap<u64, u64>,
+    counts: BTreeMap<u64, u64>,
     version: Option<i64>,
-    places: HashMap<BranchId, Place>,
+    places: BTreeMap<BranchId, Place>,
     is_behind: bool,
 }
 
@@ -137,9 +137,9 @@ impl Follower {
             last_fence: 0,
             last_event: 0,
             open: BTreeMap::new(),
-            counts: HashMap::new(),
+            counts: BTreeMap::new(),
             version: None,
-            places: HashMap::new(),
+            places: BTreeMap::new(),
             is_behind: false,
         };
         follower.begin(start)?;

@@ -8,7 +8,7 @@
 //!
 //! Must not: write, decide about a call, or know how anything is shown.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub struct Reader {
     path: JournalPath,
     identity: Identity,
     locks: LockQuery,
-    live: HashMap<SessionId, bool>,
+    live: BTreeMap<SessionId, bool>,
 }
 
 /// Which entries are wanted; all that is given must hold.
@@ -231,7 +231,7 @@ impl Reader {
             path: path.clone(),
             identity,
             locks: LockQuery::new(path),
-            live: HashMap::new(),
+            live: BTreeMap::new(),
         })
     }
 

@@ -7,7 +7,7 @@
 //! Must not: judge a row. A value that no version of this program writes is
 //! [`JournalError::Damaged`].
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params};
 
@@ -339,7 +339,7 @@ struct Known {
     version: Option<i64>,
     /// Running calls that this connection has written, as they stand, so that an outcome finds
     /// its own. At most [`PENDING_MAX`].
-    pending: HashMap<(BranchId, Seq), Stored>,
+    pending: BTreeMap<(BranchId, Seq), Stored>,
     /// The workflow asked for last. Its active branch is as it was read: [`Known::branches`] has
     /// it as it is.
     workflow: Option<Workflow>,

@@ -7,7 +7,7 @@
 //!
 //! Must not: try again or give up; that is the driver's.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -135,7 +135,7 @@ pub(super) struct Desk {
     /// Probes that are not done.
     probes: usize,
     /// Who waits for the answer to a question.
-    asking: HashMap<Place, Sender<Heard>>,
+    asking: BTreeMap<Place, Sender<Heard>>,
     /// The thread has a batch, or its result has not been taken.
     is_away: bool,
     is_slow: bool,
@@ -198,7 +198,7 @@ impl Desk {
             news_ring,
             news_bell,
             probes: 0,
-            asking: HashMap::new(),
+            asking: BTreeMap::new(),
             is_away: false,
             is_slow: true,
             quick: 0,

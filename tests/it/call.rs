@@ -1,6 +1,6 @@
 //! Calls in the making, and what their answers say.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -111,7 +111,7 @@ pub(crate) fn result_bytes(line: &[u8]) -> String {
 /// The bytes of a top-level member of a line.
 #[track_caller]
 pub(crate) fn member_bytes(line: &[u8], name: &str) -> String {
-    let members: HashMap<String, Box<RawValue>> = serde_json::from_slice(line)
+    let members: BTreeMap<String, Box<RawValue>> = serde_json::from_slice(line)
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(line)));
     members
         .get(name)

@@ -1,6 +1,6 @@
 //! What is on the disk before which byte leaves, told by the kernel: `strace` on the real binary.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -81,7 +81,7 @@ fn steps(world: &World, mut proxy: Proxy, pipes: &Pipes) -> Vec<Step> {
     let trace = String::from_utf8_lossy(&trace);
     let journal = world.journal().display().to_string();
     let mut steps = Vec::new();
-    let mut unfinished: HashMap<&str, &str> = HashMap::new();
+    let mut unfinished: BTreeMap<&str, &str> = BTreeMap::new();
     for line in trace.lines() {
         let (thread, rest) = line.split_once(' ').unwrap();
         let rest = rest.trim_start();
@@ -253,7 +253,7 @@ fn calls_in_flight_together_keep_the_order_and_share_their_syncs() {
         assert_done(&proxy.recv_id(number));
     }
     let steps = steps(&world, proxy, &pipes);
-    let mut answered_at = HashSet::new();
+    let mut answered_at = BTreeSet::new();
     for number in 1..=CALLS {
         let read = read_place(&steps, number);
         let sent = place(&steps, &Step::ToUpstream(number));

@@ -5,7 +5,7 @@
 //! once more with that one, where no call may have an effect again. Nothing is parsed
 //! and printed again on the way, so lines are compared as bytes.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -347,7 +347,7 @@ fn is_call(line: &str) -> bool {
 ///
 /// A replay keeps those bytes; the order of the members around them is not promised.
 fn outcome(line: &str, calls: &[Value]) -> Option<String> {
-    let members: HashMap<String, Box<RawValue>> = serde_json::from_str(line).ok()?;
+    let members: BTreeMap<String, Box<RawValue>> = serde_json::from_str(line).ok()?;
     let outcome = members.get("result").or_else(|| members.get("error"))?;
     let id = id_of(line);
     calls.contains(&id).then(|| format!("{id} {outcome}"))

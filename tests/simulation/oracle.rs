@@ -15,7 +15,7 @@ mod rows;
 mod seen;
 mod walk;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use checkpoint::guard::{Admission, AdmissionVerdict, Done, Op, Settlement, Why};
 use checkpoint::journal::memory::MemoryJournal;
@@ -158,41 +158,41 @@ pub(crate) struct Oracle {
     pub(crate) requests: Vec<Request>,
     pub(crate) answers: Vec<Answer>,
     /// The calls that had an id in a life, in the order of writing.
-    pub(crate) by_id: HashMap<(usize, String), Vec<usize>>,
+    pub(crate) by_id: BTreeMap<(usize, String), Vec<usize>>,
     rows: BTreeMap<(BranchId, Seq), Row>,
-    by_fence: HashMap<Fence, usize>,
+    by_fence: BTreeMap<Fence, usize>,
     fence_max: u64,
     pub(crate) spoiled: BTreeSet<(BranchId, Seq)>,
     /// Effects that an operator allowed beyond the first.
-    pub(crate) authorised: HashMap<(BranchId, Seq), u32>,
+    pub(crate) authorised: BTreeMap<(BranchId, Seq), u32>,
     authorised_all: u32,
-    effects_by_place: HashMap<(usize, u64, Option<usize>), u32>,
-    effects_by_key: HashMap<(String, String, Option<usize>), u32>,
-    effects_by_row: HashMap<((BranchId, Seq), Option<usize>), u32>,
+    effects_by_place: BTreeMap<(usize, u64, Option<usize>), u32>,
+    effects_by_key: BTreeMap<(String, String, Option<usize>), u32>,
+    effects_by_row: BTreeMap<((BranchId, Seq), Option<usize>), u32>,
     /// The first answer that was read for an attempt.
-    answered: HashMap<Fence, usize>,
+    answered: BTreeMap<Fence, usize>,
     /// Ends of tasks that a proxy has read, and tasks that it has read to have failed.
-    pub(crate) ends_read: HashSet<usize>,
-    pub(crate) failures_read: HashSet<usize>,
+    pub(crate) ends_read: BTreeSet<usize>,
+    pub(crate) failures_read: BTreeSet<usize>,
     /// Attempts that were made since the one before was lost.
-    after_lost: HashSet<Fence>,
+    after_lost: BTreeSet<Fence>,
     /// Until when an attempt's owner may be silent, ms since the boot.
-    leases: HashMap<Fence, u64>,
+    leases: BTreeMap<Fence, u64>,
     /// Whose a branch is.
-    owners: HashMap<BranchId, usize>,
-    walks: HashMap<usize, walk::Walk>,
+    owners: BTreeMap<BranchId, usize>,
+    walks: BTreeMap<usize, walk::Walk>,
     flights: walk::Flights,
     promise: Promise,
     forks: bool,
     resumes: bool,
     /// Questions without a state that a life was given, oldest first.
-    asked: HashMap<usize, Vec<Fence>>,
+    asked: BTreeMap<usize, Vec<Fence>>,
     pub(crate) seen: Seen,
     /// Attempts whose answer was written to a caller that waited.
-    pub(crate) written: HashSet<Fence>,
-    redelivered: HashMap<(usize, Fence), usize>,
+    pub(crate) written: BTreeSet<Fence>,
+    redelivered: BTreeMap<(usize, Fence), usize>,
     /// An operator's outcome of an attempt.
-    ruled: HashMap<Fence, usize>,
+    ruled: BTreeMap<Fence, usize>,
     pub(crate) effects: u64,
 }
 

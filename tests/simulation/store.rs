@@ -2,7 +2,7 @@
 //! faults, power cuts and locks around it.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use checkpoint::guard::Surroundings;
@@ -55,7 +55,7 @@ pub(crate) struct Shared {
     pub(crate) durable: Option<MemoryJournal>,
     pub(crate) fault: Fault,
     pub(crate) lives: Vec<Alive>,
-    pub(crate) owners: HashMap<SessionId, usize>,
+    pub(crate) owners: BTreeMap<SessionId, usize>,
     pub(crate) has_room: bool,
     pub(crate) mark: u64,
     /// The machine's boot, and the milliseconds since then.
@@ -70,7 +70,7 @@ impl Shared {
             durable: None,
             fault: Fault::None,
             lives: Vec::new(),
-            owners: HashMap::new(),
+            owners: BTreeMap::new(),
             has_room: true,
             mark: 0,
             boot: 1,

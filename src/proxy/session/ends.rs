@@ -208,9 +208,7 @@ impl Session {
         let mut gone: Vec<Ticket> = self.down.clear();
         gone.extend(self.undelivered.drain(..).map(|(_, ticket)| ticket));
         let mut over = Vec::new();
-        let mut flights: Vec<_> = self.flights.iter_mut().collect();
-        flights.sort_by_key(|(key, _)| *key);
-        for (key, flight) in flights {
+        for (key, flight) in &mut self.flights {
             flight.is_answered = true;
             match &mut flight.stage {
                 Stage::Forwarded(forwarded) => gone.push(forwarded.ticket),
@@ -298,8 +296,7 @@ impl Session {
         let drained = self.phase.input_closed;
         self.phase.upstream_end = Some(end.clone());
         while self.up.pop().is_some() {}
-        let mut keys: Vec<IdKey> = self.flights.keys().cloned().collect();
-        keys.sort();
+        let keys: Vec<IdKey> = self.flights.keys().cloned().collect();
         let mut fences = Vec::new();
         for key in keys {
             let Some(flight) = self.flights.get(&key) else {
@@ -351,9 +348,7 @@ impl Session {
             let lost = (reason, evidence.json());
             self.lose(&flight, ticket, &refusal, lost, now);
         }
-        let mut passing: Vec<_> = self.passing.drain().collect();
-        passing.sort_by(|left, right| left.0.cmp(&right.0));
-        for (_, request) in passing {
+        for request in std::mem::take(&mut self.passing).into_values() {
             if let Some(id) = RawId::new(&request.id) {
                 self.answer_without_upstream(id);
             }
@@ -400,10 +395,6 @@ impl Session {
                 | Stage::Settling(_) => {}
             }
         }
-        // In the order of their ids, not of the map: one seed is one story.
-        beats.sort();
-        overdue.sort();
-        due.sort();
         for key in beats {
             self.beat(&key, now);
         }
@@ -522,13 +513,12 @@ impl Session {
 
     /// Tells the refusals that were kept, all of them or those that can't be kept any longer.
     pub fn tell_kept(&mut self, due: Option<Instant>) {
-        let mut slots: Vec<Place> = self
+        let slots: Vec<Place> = self
             .telling
             .iter()
             .filter(|(_, (until, _))| due.is_none_or(|now| now >= *until))
             .map(|(slot, _)| *slot)
             .collect();
-        slots.sort_unstable();
         for slot in slots {
             self.tell(slot);
         }
@@ -547,12 +537,7 @@ impl Session {
 
     /// Ends what still waits for another session's call, since this run is over.
     pub fn end_waits(&mut self) {
-        let mut waiting: Vec<IdKey> = self.flights.keys().cloned().collect();
-        waiting.sort();
-        for key in waiting {
-            let Some(flight) = self.flights.remove(&key) else {
-                continue;
-            };
+        for flight in std::mem::take(&mut self.flights).into_values() {
             if let Stage::Joining { ticket, .. } = &flight.stage {
                 let mut refusal = Refusal::new(RefusalKind::InFlight);
                 refusal.seq = Some(ticket.seq.0);

@@ -5,7 +5,7 @@
 //!
 //! Must not: ask the upstream anything.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use sha2::{Digest, Sha256};
 
@@ -28,9 +28,9 @@ pub struct Known {
     pub(super) client_capabilities: Capabilities,
     /// It changed since it was last asked for.
     pub is_news: bool,
-    tools: HashMap<String, Tool>,
+    tools: BTreeMap<String, Tool>,
     /// When the tasks were created that this upstream has been asked after.
-    tasks: HashMap<String, String>,
+    tasks: BTreeMap<String, String>,
 }
 
 /// How many tasks are remembered; more are a caller's that asks after all it can think of.
@@ -110,7 +110,7 @@ impl Known {
             };
             match self.tools.entry(tool.name.into_owned()) {
                 // Two definitions of one name: whatever one of them promises is not trusted.
-                std::collections::hash_map::Entry::Occupied(mut twice) => {
+                std::collections::btree_map::Entry::Occupied(mut twice) => {
                     let tool = twice.get_mut();
                     tool.is_read_only = tool.is_read_only && known.is_read_only;
                     tool.digest = known.digest;
@@ -119,7 +119,7 @@ impl Known {
                         .idempotent_hint
                         .filter(|hint| known.idempotent_hint == Some(*hint));
                 }
-                std::collections::hash_map::Entry::Vacant(first) => {
+                std::collections::btree_map::Entry::Vacant(first) => {
                     first.insert(known);
                 }
             }

@@ -30,7 +30,7 @@ pub use known::Known;
 pub use queue::Outgoing;
 use queue::Place;
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -298,16 +298,16 @@ enum Asked {
 pub struct Session {
     options: Options,
     known: Known,
-    flights: HashMap<IdKey, Flight>,
+    flights: BTreeMap<IdKey, Flight>,
     /// Every flight that waits for another call's outcome, and some that did.
     joining: BTreeSet<IdKey>,
     /// Which flight owns an attempt of ours.
-    owners: HashMap<Fence, IdKey>,
+    owners: BTreeMap<Fence, IdKey>,
     /// Calls that our upstream has and that are another session's by now.
-    fenced: HashMap<IdKey, Fenced>,
-    passing: HashMap<IdKey, PassingRequest>,
+    fenced: BTreeMap<IdKey, Fenced>,
+    passing: BTreeMap<IdKey, PassingRequest>,
     /// Refusals that keep a place in `down`: until when, and the line.
-    telling: HashMap<Place, (Instant, Vec<u8>)>,
+    telling: BTreeMap<Place, (Instant, Vec<u8>)>,
     /// How far the stream to the upstream has been accepted by its pipe.
     up_written: u64,
     up: queue::UpQueue,
@@ -316,7 +316,7 @@ pub struct Session {
     /// Doubts about which somebody is to be asked.
     probes: Vec<Probe>,
     /// Where the asking about each doubt stands: one at a time.
-    probing: HashMap<(BranchId, Seq), probes::Probing>,
+    probing: BTreeMap<(BranchId, Seq), probes::Probing>,
     /// What the upstream said to questions of ours.
     heard: Vec<((BranchId, Seq), Heard)>,
     /// How many questions of our own have been given an id.
@@ -373,7 +373,7 @@ const RECENT_MAX: usize = 4096;
 /// Ids of calls that are over, the newest of them.
 #[derive(Debug, Default)]
 struct RecentIds {
-    ids: HashSet<IdKey>,
+    ids: BTreeSet<IdKey>,
     order: VecDeque<IdKey>,
 }
 
@@ -406,18 +406,18 @@ impl Session {
         Self {
             options,
             known: Known::default(),
-            flights: HashMap::new(),
+            flights: BTreeMap::new(),
             joining: BTreeSet::new(),
-            owners: HashMap::new(),
-            fenced: HashMap::new(),
-            passing: HashMap::new(),
-            telling: HashMap::new(),
+            owners: BTreeMap::new(),
+            fenced: BTreeMap::new(),
+            passing: BTreeMap::new(),
+            telling: BTreeMap::new(),
             up_written: 0,
             up: queue::UpQueue::default(),
             down: queue::DownQueue::default(),
             ops: Vec::new(),
             probes: Vec::new(),
-            probing: HashMap::new(),
+            probing: BTreeMap::new(),
             heard: Vec::new(),
             own_ids: 0,
             handshake: probes::Handshake::default(),

@@ -10,7 +10,7 @@
 //!
 //! Must not: read what the answer says.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::{Level, Session, Stage, TELL_MAX};
@@ -346,9 +346,8 @@ impl Session {
         let why_unasked = self.why_unasked();
         // A drain goes on until the input is closed, and so does a question.
         let is_deaf = self.phase.is_upstream_gone() || self.phase.is_input_closed();
-        let mut places: Vec<Place> = self.probing.keys().copied().collect();
-        places.sort_unstable();
-        let waiting: HashSet<Place> = self
+        let places: Vec<Place> = self.probing.keys().copied().collect();
+        let waiting: BTreeSet<Place> = self
             .flights
             .values()
             .filter_map(|flight| match flight.stage {

@@ -6,7 +6,7 @@
 //!
 //! Must not: look into a line.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -80,7 +80,7 @@ pub(super) struct DownQueue {
     next_token: u64,
     waiting: usize,
     /// Arrays that wait for some of their elements.
-    arrays: HashMap<u64, Array>,
+    arrays: BTreeMap<u64, Array>,
 }
 
 impl DownQueue {
@@ -264,7 +264,6 @@ impl DownQueue {
         for array in self.arrays.values_mut() {
             lost.append(&mut array.clear());
         }
-        lost.sort_unstable_by_key(|ticket: &Ticket| ticket.fence);
         self.slots.retain_mut(|slot| match &mut slot.content {
             Content::Ready(outgoing) => {
                 lost.append(&mut outgoing.tickets);

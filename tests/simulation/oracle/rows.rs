@@ -56,7 +56,7 @@ impl Oracle {
             self.flights.look(memory);
         }
         self.one_tree()?;
-        let fences: HashSet<Fence> = self.rows.values().map(|row| row.fence).collect();
+        let fences: BTreeSet<Fence> = self.rows.values().map(|row| row.fence).collect();
         holds!(
             fences.len() == self.rows.len() || !self.spoiled.is_empty(),
             "I7 two entries stand under one fence"
@@ -419,7 +419,7 @@ impl Oracle {
         self.fence_max = highest;
         self.flights.forget(memory);
         self.answered.retain(|fence, _| fence.0 <= highest);
-        let branches: HashSet<BranchId> =
+        let branches: BTreeSet<BranchId> =
             memory.entries().map(|stored| stored.entry.branch).collect();
         self.owners.retain(|branch, _| branches.contains(branch));
         for stored in memory.entries() {

@@ -13,8 +13,8 @@ pub(super) struct Walk {
 #[derive(Debug, Default)]
 pub(super) struct Flights {
     commits: u64,
-    began: HashMap<Fence, u64>,
-    ended: HashMap<Fence, u64>,
+    began: BTreeMap<Fence, u64>,
+    ended: BTreeMap<Fence, u64>,
 }
 
 /// A commit, and a place among the reservations in it.

@@ -539,7 +539,7 @@ proptest! {
     /// What is shown and what is recorded reads back as the same policy.
     #[test]
     fn texts_read_back(lines in prop::collection::vec(line(), 0..8)) {
-        let mut seen = std::collections::HashSet::new();
+        let mut seen = std::collections::BTreeSet::new();
         let text: String = lines
             .into_iter()
             .filter(|line| seen.insert(line.split(' ').next().unwrap_or_default().to_owned()))

@@ -162,7 +162,7 @@ fn values_that_look_alike_do_not_share_a_key() {
         "100",
         "\"sha256:\"",
     ];
-    let mut seen = std::collections::HashMap::new();
+    let mut seen = std::collections::BTreeMap::new();
     for value in values {
         let made = key("k:{a}", &format!(r#"{{"a":{value}}}"#));
         assert!(made.len() <= ID_BYTES_MAX && !made.contains('\n'));
