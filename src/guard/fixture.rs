@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use rusqlite::Connection;
 
 use super::{
-    AdmissionVerdict, Answer, Call, Done, Guard, Op, Options, Settlement, Surroundings, Ticket,
+    Admission, AdmissionVerdict, Answer, Call, Done, Guard, Op, Options, Settlement, Surroundings,
+    Ticket,
 };
 use crate::journal::place::JournalPath;
 use crate::journal::sqlite::SqliteJournal;
@@ -21,20 +22,26 @@ pub(crate) struct World {
     pub(crate) path: JournalPath,
 }
 
-/// Surroundings in which only these sessions live.
-pub(crate) struct Alone(BTreeSet<SessionId>);
+/// Surroundings in which only the guard's own session lives, unless others are named.
+#[derive(Default)]
+pub(crate) struct Alone {
+    pub(crate) live: BTreeSet<SessionId>,
+    /// Their proxies are gone, and their upstreams are not.
+    pub(crate) orphans: BTreeSet<SessionId>,
+    drawn: u8,
+}
 
 impl Surroundings for Alone {
     fn take_session(&mut self, id: SessionId) -> std::io::Result<bool> {
-        Ok(self.0.insert(id))
+        Ok(self.live.insert(id))
     }
 
     fn is_live(&mut self, id: SessionId) -> std::io::Result<bool> {
-        Ok(self.0.contains(&id))
+        Ok(self.live.contains(&id) || self.orphans.contains(&id))
     }
 
     fn is_attended(&mut self, id: SessionId) -> std::io::Result<bool> {
-        Ok(self.0.contains(&id))
+        Ok(self.live.contains(&id))
     }
 
     fn has_room(&mut self) -> bool {
@@ -44,7 +51,12 @@ impl Surroundings for Alone {
     fn raise_mark(&mut self, _fence: Fence) {}
 
     fn random(&mut self) -> [u8; 16] {
-        [5; 16]
+        self.drawn += 1;
+        [self.drawn; 16]
+    }
+
+    fn is_upstream_alive(&mut self, _session: &Session, _is_live: bool) -> Option<bool> {
+        None
     }
 
     fn uptime(&mut self) -> (String, u64) {
@@ -90,7 +102,7 @@ impl World {
             host: "h".into(),
             ..Session::default()
         };
-        Guard::new(self.journal(), Alone(BTreeSet::new()), options, row)
+        Guard::new(self.journal(), Alone::default(), options, row)
     }
 }
 
@@ -129,9 +141,13 @@ pub(crate) fn reserve(guard: &mut TestGuard, call: Call, at: i64) -> Ticket {
 }
 
 pub(crate) fn admit(guard: &mut TestGuard, call: Call, at: i64) -> AdmissionVerdict {
+    admission(guard, call, at).verdict
+}
+
+pub(crate) fn admission(guard: &mut TestGuard, call: Call, at: i64) -> Admission {
     let done = guard.run(&[Op::Admit(Box::new(call))], Micros(at)).unwrap();
     match done.into_iter().next() {
-        Some(Done::Admitted(admission)) => admission.verdict,
+        Some(Done::Admitted(admission)) => *admission,
         other => panic!("no admission: {other:?}"),
     }
 }

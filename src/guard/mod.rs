@@ -27,6 +27,8 @@ mod settle;
 pub mod stale;
 pub mod story;
 pub mod sweep;
+#[cfg(test)]
+mod tests;
 pub mod verdict;
 pub mod verify;
 
@@ -84,10 +86,7 @@ pub trait Surroundings {
 
     /// Returns whether the process group of the session's upstream still lives, `None` if that
     /// can't be told. `is_live`: the session's lock is held.
-    fn is_upstream_alive(&mut self, session: &Session, is_live: bool) -> Option<bool> {
-        let _ = (session, is_live);
-        None
-    }
+    fn is_upstream_alive(&mut self, session: &Session, is_live: bool) -> Option<bool>;
 
     /// Returns the machine's boot and the milliseconds since then: the clock of leases, which no
     /// step of the wall clock moves.

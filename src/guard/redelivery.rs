@@ -3,10 +3,13 @@
 //! A caller that is not answered with it would count as new and run, so each of these is about an
 //! effect.
 
+use std::time::Duration;
+
 use super::fixture::{World, admit, answer, call, deliver, reserve, settle};
 use super::{AdmissionVerdict, Op, Ticket};
 use crate::rules::entry::{GaveUp, Status};
 use crate::rules::ids::Micros;
+use crate::rules::policy::Policy;
 
 /// A journal in which a call has settled, and its caller had given up.
 fn undelivered(guard: &mut super::fixture::TestGuard) -> Ticket {
@@ -67,4 +70,21 @@ fn what_its_caller_did_not_get_answers_the_next() {
     let both = [Op::Keep(ticket), Op::Admit(Box::new(call(None, "{}")))];
     guard.run(&both, Micros(2_031)).unwrap();
     assert!(!is_answered(&admit(&mut guard, call(None, "{}"), 2_032)));
+}
+
+#[test]
+fn it_answers_for_as_long_as_the_policy_says_and_no_longer() {
+    for (age, is_its) in [(14_999, true), (15_000, false), (15_001, false)] {
+        let world = World::new();
+        let mut guard = world.guard();
+        undelivered(&mut guard);
+        let mut again = call(None, "{}");
+        again.policy = Policy {
+            redeliver_within: Duration::from_millis(15),
+            ..Policy::default()
+        }
+        .into();
+        let verdict = admit(&mut guard, again, 1_002 + age);
+        assert_eq!(is_answered(&verdict), is_its, "{age} us");
+    }
 }

@@ -64,6 +64,10 @@ impl Surroundings for Around {
         [machine.random; 16]
     }
 
+    fn is_upstream_alive(&mut self, _session: &Session, _is_live: bool) -> Option<bool> {
+        None
+    }
+
     fn uptime(&mut self) -> (String, u64) {
         ("boot".into(), self.0.borrow().uptime_ms)
     }

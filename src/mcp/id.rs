@@ -110,6 +110,16 @@ mod tests {
         ] {
             assert_ne!(id(left).key(), id(right).key());
         }
+        // A spelling is no other id, nor another id's spelling.
+        assert_eq!(id("1").spelling(), id("1").spelling());
+        for (left, right) in [
+            (id("1").spelling(), id("1").key()),
+            (id("1").spelling(), id("1.0").spelling()),
+            (id("1").spelling(), id("\"=1\"").key()),
+            (id("\"a\"").spelling(), id("\"=\\\"a\\\"\"").spelling()),
+        ] {
+            assert_ne!(left, right);
+        }
         for raw in ["null", "true", "[]", "{}", "NaN", "01", "\"a", "", "1 2"] {
             assert!(RawId::new(raw.as_bytes()).is_none(), "{raw}");
         }

@@ -323,6 +323,8 @@ mod tests {
             ),
             (r#"{"id":1,"result":null}"#, r#"{"id":1,"result":null}"#),
             (r#"{"id":1,"result":[]}"#, r#"{"id":1,"result":[]}"#),
+            (r#"{"id":1,"error":null}"#, r#"{"id":1,"error":null}"#),
+            (r#"{"id":1,"error":"text"}"#, r#"{"id":1,"error":"text"}"#),
             (
                 r#"{"id":1,"result":{"_meta":7}}"#,
                 r#"{"id":1,"result":{"_meta":7}}"#,

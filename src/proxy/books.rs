@@ -211,6 +211,10 @@ impl Surroundings for Onlooker {
         [0; 16]
     }
 
+    fn is_upstream_alive(&mut self, session: &Session, is_live: bool) -> Option<bool> {
+        upstream_alive(session, is_live)
+    }
+
     fn uptime(&mut self) -> (String, u64) {
         (boot_id().unwrap_or_default(), uptime_ms())
     }

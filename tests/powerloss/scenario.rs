@@ -103,6 +103,9 @@ impl Surroundings for Alone {
     fn random(&mut self) -> [u8; 16] {
         [9; 16]
     }
+    fn is_upstream_alive(&mut self, _session: &Session, _is_live: bool) -> Option<bool> {
+        None
+    }
     fn uptime(&mut self) -> (String, u64) {
         (String::new(), 0)
     }

@@ -470,6 +470,10 @@ impl Surroundings for Around {
         shared.mark = shared.mark.max(fence.0);
     }
 
+    fn is_upstream_alive(&mut self, _session: &Session, _is_live: bool) -> Option<bool> {
+        None
+    }
+
     fn uptime(&mut self) -> (String, u64) {
         let shared = self.store.borrow();
         let uptime_ms = u64::try_from(shared.uptime.as_millis()).unwrap_or(u64::MAX);

@@ -1,7 +1,9 @@
-use crate::guard::fixture::{TestGuard, World, answer, call, reserve, settle};
-use crate::guard::{Done, Op};
-use crate::rules::entry::Status;
+use crate::guard::fixture::{TestGuard, World, admit, answer, call, reserve, settle, void};
+use crate::guard::verdict::{Act, Deed, Ruling, Verdict};
+use crate::guard::{AdmissionVerdict, Call, Done, Op, Settlement, Ticket};
+use crate::rules::entry::{Status, Unanswered};
 use crate::rules::ids::Micros;
+use crate::rules::policy::{Delivery, OnFailure, Policy};
 
 /// Makes a task, under the policy of this record.
 fn task(guard: &mut TestGuard, seq: u64, record: Option<&str>) {
@@ -71,4 +73,162 @@ fn a_task_is_ended_by_its_id_and_time_or_by_who_made_it() {
     assert!(!end(&mut maker, None));
     assert!(end(&mut other, None));
     assert_eq!(statuses(), ["COMPLETED", "COMPLETED"]);
+}
+
+/// A call that runs again after a loss and after a failure.
+fn untiring() -> Call {
+    Call {
+        policy: Policy {
+            delivery: Delivery::AtLeastOnce,
+            on_failure: OnFailure::Retry,
+            attempts_max: 9,
+            ..Policy::default()
+        }
+        .into(),
+        ..call(Some(1), "{}")
+    }
+}
+
+fn retry(guard: &mut TestGuard, at: i64, by: char) -> Ticket {
+    match admit(guard, untiring(), at) {
+        AdmissionVerdict::Run(ticket, letter) if letter.0 == by => ticket,
+        other => panic!("no retry by {by}: {other:?}"),
+    }
+}
+
+fn lose(guard: &mut TestGuard, ticket: Ticket, at: i64) {
+    let lost = Settlement::Lost {
+        ticket,
+        reason: Unanswered::UpstreamExited,
+        detail: "{}".into(),
+    };
+    guard.run(&[Op::Settle(lost)], Micros(at)).unwrap();
+}
+
+/// The one before may have run, which is what the doubt was about; a failure before it is known.
+#[test]
+fn a_retry_that_never_ran_leaves_the_doubt_about_the_attempt_right_before_it_and_no_other() {
+    for (ends, by, status) in [
+        ("L", 'L', "PENDING"),
+        ("F", 'G', "VOIDED"),
+        // The doubt about the first one was over when the second one failed.
+        ("LF", 'G', "VOIDED"),
+        ("FL", 'L', "PENDING"),
+    ] {
+        let world = World::new();
+        let mut guard = world.guard();
+        let mut ticket = reserve(&mut guard, untiring(), 1_000);
+        let mut at = 1_000;
+        let mut again = ' ';
+        for end in ends.chars() {
+            at += 10;
+            if again != ' ' {
+                ticket = retry(&mut guard, at, again);
+            }
+            if end == 'L' {
+                lose(&mut guard, ticket, at + 1);
+                again = 'L';
+            } else {
+                settle(&mut guard, ticket, answer(Status::Failed, "{}"), at + 1);
+                again = 'G';
+            }
+        }
+        let last = retry(&mut guard, 2_000, by);
+        assert_eq!(last.attempt as usize, ends.len() + 1);
+        void(&mut guard, last, 2_001);
+        let sql = "SELECT status, unanswered IS NOT NULL FROM entries";
+        let stands: (String, bool) = world
+            .sql()
+            .query_row(sql, (), |row| Ok((row.get(0)?, row.get(1)?)))
+            .unwrap();
+        assert_eq!(stands, (status.to_owned(), status == "PENDING"), "{ends}");
+    }
+}
+
+/// Gives a verdict on the entry at seq 1, in the name of a guard.
+fn rule(guard: &mut TestGuard, act: &Act) {
+    let place = (crate::rules::ids::BranchId(1), crate::rules::ids::Seq(1));
+    let ruling = guard.rule(place, act, &Deed::default(), Micros(1_500), false);
+    assert!(matches!(ruling, Ok(Ruling::Done { .. })), "{ruling:?}");
+}
+
+/// What a world's journal holds of answers that came too late: how often each was told.
+fn stale(world: &World) -> Vec<(String, i64)> {
+    let db = world.sql();
+    let sql = "SELECT detail, count FROM events WHERE kind = 'stale_result' ORDER BY id";
+    let mut rows = db.prepare(sql).unwrap();
+    let read = rows.query_map((), |row| Ok((row.get(0)?, row.get(1)?)));
+    read.unwrap().map(Result::unwrap).collect()
+}
+
+fn end_with(guard: &mut TestGuard, created_at: Option<&str>, body: &str) {
+    let end = Op::TaskEnd {
+        task_id: "t-1".into(),
+        created_at: created_at.map(Into::into),
+        answer: answer(Status::Completed, body),
+    };
+    let done = guard.run(&[end], Micros(1_600)).unwrap();
+    assert!(matches!(done[..], [Done::Noted]), "{done:?}");
+}
+
+#[test]
+fn the_end_of_a_task_that_was_taken_away_is_kept_once_for_each_that_was_seen() {
+    let world = World::new();
+    let mut maker = world.guard();
+    task(&mut maker, 1, None);
+    let fence = crate::rules::ids::Fence(1);
+    rule(
+        &mut maker,
+        &Act::Resolve {
+            verdict: Verdict::NotExecuted,
+            forces: true,
+            open: Some(fence),
+        },
+    );
+    // By its id and time, whoever sees it; by its id alone only who made it.
+    end_with(&mut world.guard(), None, "{\"r\":1}");
+    end_with(&mut maker, Some("another time"), "{\"r\":1}");
+    assert_eq!(stale(&world), []);
+    for _ in 0..3 {
+        end_with(&mut world.guard(), Some("then"), "{\"r\":1}");
+    }
+    end_with(&mut maker, None, "{\"r\":2}");
+    let told = stale(&world);
+    let counts: Vec<i64> = told.iter().map(|(_, count)| *count).collect();
+    assert_eq!(counts, [3, 1], "{told:?}");
+    assert!(told[0].0.contains("{\\\"r\\\":1}") && told[1].0.contains("{\\\"r\\\":2}"));
+}
+
+/// Two tasks of one id and one time are two, and so are the ends of both.
+#[test]
+fn equal_ends_of_two_tasks_that_were_taken_away_are_two() {
+    let world = World::new();
+    let mut maker = world.guard();
+    for attempt in 1..=2 {
+        task(&mut maker, 1, None);
+        rule(
+            &mut maker,
+            &Act::Resolve {
+                verdict: Verdict::NotExecuted,
+                forces: true,
+                open: Some(crate::rules::ids::Fence(attempt * 2 - 1)),
+            },
+        );
+        end_with(&mut maker, Some("then"), "{\"r\":1}");
+    }
+    let counts: Vec<i64> = stale(&world).into_iter().map(|(_, count)| count).collect();
+    assert_eq!(counts.len(), 2, "{counts:?}");
+}
+
+#[test]
+fn the_end_of_a_task_that_had_ended_before_it_was_reopened_is_no_news() {
+    let world = World::new();
+    let mut maker = world.guard();
+    task(&mut maker, 1, None);
+    assert!(end(&mut maker, Some("then")));
+    rule(&mut maker, &Act::Reopen);
+    let ticket = reserve(&mut maker, call(Some(1), "{}"), 1_550);
+    assert_eq!(ticket.attempt, 2);
+    end_with(&mut maker, Some("then"), "{\"r\":1}");
+    assert_eq!(stale(&world), []);
 }

@@ -271,6 +271,12 @@ fn case_variants_are_refused_where_we_decide() {
     ] {
         assert!(!told(fine).starts_with("invalid"), "{fine}");
     }
+    // A name that is longer than any of ours is nobody's variant.
+    for (length, is_variant) in [(63, true), (64, true), (65, false), (66, false)] {
+        let name = format!("Checkpoint_{}", "x".repeat(length - "Checkpoint_".len()));
+        let is_told = is_variant_of_prefix(name.as_bytes(), "checkpoint_");
+        assert_eq!(is_told, is_variant, "{length}");
+    }
 }
 
 #[test]
