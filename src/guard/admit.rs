@@ -367,12 +367,13 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         workflow: &Workflow,
         joined: Joined,
     ) -> Result<(Identified, AdmissionVerdict), JournalError> {
-        let identified = if call.seq.is_some() {
-            Identified::Seq
-        } else if call.key.is_some() {
-            Identified::Key
-        } else {
-            Identified::Guard
+        let identified = match call.seq {
+            // Beside a seq that led to no entry, the key may have led to this one.
+            Some(seq) if call.key.is_none() || self.is_at(workflow, seq, joined)? => {
+                Identified::Seq
+            }
+            _ if call.key.is_some() => Identified::Key,
+            _ => Identified::Guard,
         };
         let stored = match self.tx.entry(joined.branch, joined.seq) {
             Ok(Some(stored)) => stored,
@@ -422,6 +423,17 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         // A key may have led to another workflow's entry, which is on no line of this one's.
         let branch = self.tx.branch(joined.branch)?;
         Ok(branch.is_some_and(|branch| branch.workflow == workflow.number))
+    }
+
+    /// Returns whether a seq of the workflow means the entry.
+    fn is_at(
+        &mut self,
+        workflow: &Workflow,
+        seq: Seq,
+        joined: Joined,
+    ) -> Result<bool, JournalError> {
+        let branch = self.branch_of(workflow.active, seq)?.id;
+        Ok((branch, seq) == (joined.branch, joined.seq))
     }
 
     fn identify(

@@ -132,10 +132,15 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                 ..
             }
         );
+        let wins = match &found {
+            Some(stored) if first_wins && stored.entry.fence != ticket.fence => {
+                self.may_finish(&stored.entry, ticket.fence)?
+            }
+            Some(_) | None => false,
+        };
         let owned = found.filter(|stored| {
-            let is_ours = stored.entry.fence == ticket.fence
-                || first_wins
-                || seeded::has(Bug::FenceNotCompared);
+            let is_ours =
+                stored.entry.fence == ticket.fence || wins || seeded::has(Bug::FenceNotCompared);
             is_ours
                 && stored.entry.status == Status::Pending
                 // A change would give what a bad disk made of the row a checksum that holds.
@@ -176,6 +181,21 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                 }
                 Ok(Done::Settled(self.now))
             }
+        }
+    }
+
+    /// Returns whether the answer to an older attempt finishes what the entry is at. A round that
+    /// has asked and was answered is finished: the answers of others to it come too late, and are
+    /// none to the round that runs now.
+    fn may_finish(&mut self, entry: &Entry, fence: Fence) -> Result<bool, JournalError> {
+        match self.tx.attempt(fence) {
+            Ok(attempt) => Ok(attempt.is_some_and(|attempt| {
+                // What was voided may run with other arguments: it is another call's answer.
+                let made_for = (attempt.scheme, attempt.signature);
+                attempt.round >= entry.round && made_for == (entry.scheme, entry.signature)
+            })),
+            Err(JournalError::Unreadable(_)) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 

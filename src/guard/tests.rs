@@ -56,7 +56,7 @@ fn rule(guard: &mut TestGuard, ticket: Ticket) -> Ruling {
     let act = Act::Resolve {
         verdict: Verdict::NotExecuted,
         forces: false,
-        open: None,
+        seen: None,
     };
     let place = (ticket.branch, ticket.seq);
     let deed = Deed {

@@ -10,7 +10,7 @@ use crate::journal::RoundKey;
 use crate::rules::decide::Decision;
 use crate::rules::entry::{GaveUp, Status, outcome_digest};
 use crate::rules::ids::{Micros, Seq, Window, WorkflowId};
-use crate::rules::policy::{Delivery, OnDivergence, OnRevisionChange, Policy};
+use crate::rules::policy::{Delivery, OnDivergence, OnRevisionChange, Pointer, Policy};
 
 use super::{Refused, Why};
 
@@ -530,4 +530,36 @@ fn who_joins_waits_without_limit_only_while_somebody_else_waits_as_well() {
         };
         assert_eq!((told, is_ours), (limit, false), "{gave_up} {is_orphan}");
     }
+}
+
+/// Who joined by its key waits for that entry, whatever seq it said besides: it is asked about
+/// again as it was found.
+#[test]
+fn who_joined_by_a_key_beside_a_seq_is_found_by_the_key_again() {
+    let world = World::new();
+    let mut guard = world.guard();
+    let covering = |seq, arguments| {
+        let mut made = keyed("own", Some(seq), "k", arguments);
+        made.policy = Policy {
+            window: Some(Window::Journal),
+            key_covers: Some(vec![Pointer::parse("/n").unwrap()]),
+            ..Policy::default()
+        }
+        .into();
+        made
+    };
+    let owner = reserve(&mut guard, covering(1, "{\"n\":1,\"v\":1}"), 1_000);
+    let mut other = covering(5, "{\"n\":1,\"v\":2}");
+    for at in [2_000, 2_001] {
+        let verdict = admit(&mut guard, other.clone(), at);
+        let AdmissionVerdict::Join { ticket, .. } = verdict else {
+            panic!("it does not join: {verdict:?}")
+        };
+        assert_eq!(ticket, owner);
+        other.joined = Some(ticket.into());
+    }
+    // Where the seq leads to the entry, all arguments count.
+    let changed = covering(1, "{\"n\":1,\"v\":2}");
+    let why = refused(admit(&mut guard, changed, 2_002)).why;
+    assert_eq!(why, Why::Table(Decision::InFlight));
 }

@@ -4,6 +4,7 @@ use crate::guard::{AdmissionVerdict, Call, Done, Op, Settlement, Ticket};
 use crate::rules::entry::{Status, Unanswered};
 use crate::rules::ids::Micros;
 use crate::rules::policy::{Delivery, OnFailure, Policy};
+use crate::rules::signature::Signature;
 
 /// Makes a task, under the policy of this record.
 fn task(guard: &mut TestGuard, seq: u64, record: Option<&str>) {
@@ -182,7 +183,7 @@ fn the_end_of_a_task_that_was_taken_away_is_kept_once_for_each_that_was_seen() {
         &Act::Resolve {
             verdict: Verdict::NotExecuted,
             forces: true,
-            open: Some(fence),
+            seen: Some(fence),
         },
     );
     // By its id and time, whoever sees it; by its id alone only who made it.
@@ -196,6 +197,10 @@ fn the_end_of_a_task_that_was_taken_away_is_kept_once_for_each_that_was_seen() {
     let told = stale(&world);
     let counts: Vec<i64> = told.iter().map(|(_, count)| *count).collect();
     assert_eq!(counts, [3, 1], "{told:?}");
+    // Whoever has the entry now, the task was its maker's.
+    reserve(&mut world.guard(), call(Some(1), "{}"), 1_700);
+    end_with(&mut maker, None, "{\"r\":3}");
+    assert_eq!(stale(&world).len(), 3);
     assert!(told[0].0.contains("{\\\"r\\\":1}") && told[1].0.contains("{\\\"r\\\":2}"));
 }
 
@@ -211,7 +216,7 @@ fn equal_ends_of_two_tasks_that_were_taken_away_are_two() {
             &Act::Resolve {
                 verdict: Verdict::NotExecuted,
                 forces: true,
-                open: Some(crate::rules::ids::Fence(attempt * 2 - 1)),
+                seen: Some(crate::rules::ids::Fence(attempt * 2 - 1)),
             },
         );
         end_with(&mut maker, Some("then"), "{\"r\":1}");
@@ -231,4 +236,31 @@ fn the_end_of_a_task_that_had_ended_before_it_was_reopened_is_no_news() {
     assert_eq!(ticket.attempt, 2);
     end_with(&mut maker, Some("then"), "{\"r\":1}");
     assert_eq!(stale(&world), []);
+}
+
+/// Under `fence_results = false` whoever finishes first settles the entry, also from an attempt
+/// that was taken over, but only the call that the entry holds.
+#[test]
+fn the_first_finisher_wins_only_for_the_arguments_that_the_entry_has() {
+    for (again, status, wins) in [("{}", "COMPLETED", true), ("{\"n\":2}", "PENDING", false)] {
+        let world = World::new();
+        let mut guard = world.guard();
+        let first = reserve(&mut guard, call(Some(1), "{}"), 1_000);
+        void(&mut guard, first, 1_001);
+        let second = reserve(&mut guard, call(Some(1), again), 1_002);
+        assert_ne!(first.fence, second.fence);
+        let late = Settlement::Answered {
+            ticket: first,
+            signature: Signature([0; 32]),
+            first_wins: true,
+            answer: answer(Status::Completed, "{\"r\":1}"),
+        };
+        let done = guard.run(&[Op::Settle(late)], Micros(1_003)).unwrap();
+        assert_eq!(matches!(done[..], [Done::Settled(_)]), wins, "{done:?}");
+        let found: String = world
+            .sql()
+            .query_row("SELECT status FROM entries", (), |row| row.get(0))
+            .unwrap();
+        assert_eq!(found, status);
+    }
 }
