@@ -132,7 +132,7 @@ impl Bench {
 /// The part of an answer that is the upstream's own: the rest of a replayed line is ours.
 pub(crate) fn outcome(line: &str) -> &str {
     let start = line.find("{\"structuredContent\"").unwrap_or(0);
-    let end = line.find("\"isError\":false}").unwrap_or(line.len());
+    let end = line.find("\"isError\":false").unwrap_or(line.len());
     line.get(start..end).unwrap_or(line)
 }
 
