@@ -284,7 +284,6 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
             own_workflow,
             now,
             session: self.session,
-            wrote_session: false,
             highest: None,
             new_questions: Vec::new(),
             new_redelivering: Vec::new(),
@@ -398,7 +397,6 @@ struct Visit<'a, T, S> {
     own_workflow: WorkflowId,
     now: Micros,
     session: Option<SessionId>,
-    wrote_session: bool,
     highest: Option<Fence>,
     new_questions: Vec<(Signature, String, BranchId, Seq, Fence)>,
     new_redelivering: Vec<Fence>,
@@ -513,7 +511,6 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         }
         self.tx.put_session(id, self.session_row)?;
         self.session = Some(id);
-        self.wrote_session = true;
         Ok(id)
     }
 

@@ -549,11 +549,7 @@ impl<'a> SqliteTransaction<'a> {
                 db_int(fence.0),
             ],
         )?;
-        Ok(if changed == 1 {
-            Applied::Done
-        } else {
-            Applied::Lost
-        })
+        Ok(applied(changed))
     }
 
     fn write_entry(&mut self, write: &Write) -> Result<Applied, JournalError> {
@@ -641,11 +637,7 @@ impl<'a> SqliteTransaction<'a> {
              WHERE branch_id = ?1 AND seq = ?2 AND status = ?25 AND attempt = ?26 AND fence = ?27",
             parameters,
         )?;
-        Ok(if changed == 1 {
-            Applied::Done
-        } else {
-            Applied::Lost
-        })
+        Ok(applied(changed))
     }
 
     /// Raises the branch's highest seq, or fills the gap that held the seq.
@@ -1488,6 +1480,15 @@ impl Transaction for SqliteTransaction<'_> {
                 Err(kind)
             }
         }
+    }
+}
+
+/// What it means that so many rows were changed by a write that compares.
+fn applied(changed: usize) -> Applied {
+    if changed == 1 {
+        Applied::Done
+    } else {
+        Applied::Lost
     }
 }
 
