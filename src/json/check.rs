@@ -1,6 +1,7 @@
 //! The strict reading: is this text exactly one JSON value?
 
 use super::members::skip_space;
+use super::scan::{Stops, scan};
 
 /// Why a text is not JSON, and where that shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -103,7 +104,7 @@ fn check_key(text: &[u8], at: usize) -> Result<usize, Invalid> {
 fn check_string(text: &[u8], at: usize) -> Result<usize, Invalid> {
     let mut at = at + 1;
     loop {
-        at = skip_plain(text, at);
+        at = scan(text, at, Stops::QuoteSlashControl);
         match text.get(at) {
             Some(b'"') => return Ok(at + 1),
             Some(b'\\') => match text.get(at + 1) {
@@ -121,45 +122,6 @@ fn check_string(text: &[u8], at: usize) -> Result<usize, Invalid> {
             None => return Err(invalid(at, "an end inside a string")),
         }
     }
-}
-
-/// Returns the first place from `at` on that holds a quote, a backslash or a control character.
-fn skip_plain(text: &[u8], mut at: usize) -> usize {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    const HIGH: u64 = 0x8080_8080_8080_8080;
-    // Long texts are plain for long. Without a way out inside, this becomes vector instructions.
-    while let Some(chunk) = text.get(at..).and_then(<[u8]>::first_chunk::<64>) {
-        let is_special = |byte: u8| (byte < 0x20) | (byte == b'"') | (byte == b'\\');
-        if chunk
-            .iter()
-            .fold(false, |any, byte| any | is_special(*byte))
-        {
-            break;
-        }
-        at += 64;
-    }
-    // Eight bytes at a time. A borrow can only mark bytes above the first true one, so the lowest
-    // mark is always exact.
-    while let Some(chunk) = text.get(at..).and_then(<[u8]>::first_chunk::<8>) {
-        let word = u64::from_le_bytes(*chunk);
-        let quote = word ^ (ONES * 0x22);
-        let slash = word ^ (ONES * 0x5c);
-        let marks = (quote.wrapping_sub(ONES) & !quote)
-            | (slash.wrapping_sub(ONES) & !slash)
-            | (word.wrapping_sub(ONES * 0x20) & !word);
-        let marks = marks & HIGH;
-        if marks != 0 {
-            return at + (marks.trailing_zeros() / 8) as usize;
-        }
-        at += 8;
-    }
-    while text
-        .get(at)
-        .is_some_and(|&byte| byte >= 0x20 && byte != b'"' && byte != b'\\')
-    {
-        at += 1;
-    }
-    at
 }
 
 fn check_number(text: &[u8], at: usize) -> Result<usize, Invalid> {

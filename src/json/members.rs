@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use super::scan::{Stops, scan};
 use super::text::string;
 
 /// What a value is, told by its first byte.
@@ -247,23 +248,14 @@ pub(super) fn skip_string(text: &[u8], at: usize) -> usize {
 
 fn string_end(text: &[u8], at: usize) -> Option<usize> {
     let mut at = at + 1;
-    while at < text.len() {
-        // Most strings are short, and a call for each would cost more than it finds.
-        let near = text[at..]
-            .iter()
-            .take(16)
-            .position(|&byte| byte == b'"' || byte == b'\\');
-        let found = near.map(|step| at + step).or_else(|| {
-            let far = at + 16;
-            memchr::memchr2(b'"', b'\\', text.get(far..)?).map(|step| far + step)
-        });
-        match found {
-            Some(end) if text[end] == b'"' => return Some(end + 1),
-            Some(escape) => at = escape + 2,
-            None => break,
+    loop {
+        at = scan(text, at, Stops::QuoteSlash);
+        match text.get(at) {
+            Some(b'"') => return Some(at + 1),
+            Some(_) => at += 2,
+            None => return None,
         }
     }
-    None
 }
 
 /// Returns the end of a value that is neither a string nor a container.

@@ -21,6 +21,7 @@ mod diff;
 mod members;
 mod number;
 mod outline;
+mod scan;
 mod splice;
 mod text;
 
