@@ -317,6 +317,21 @@ fn what_is_undelivered_is_found_by_signature_until_it_is_delivered<J: Journal>(j
     let stored = tx.entry(branch, Seq(1)).expect("read").expect("there");
     assert_eq!(stored.entry.delivered_at, Some(Micros(30)));
     assert_eq!(stored.entry.digest, settled.digest);
+    // One that comes after others were asked for is found, too, and one that may run again.
+    reserve_with(&mut tx, branch, 2, |reservation| {
+        reservation.signature = Signature([6; 32]);
+    });
+    assert_eq!(found(&mut tx, &[(Scheme::Plain, Signature([6; 32]))]), [2]);
+    tx.commit().expect("it commits");
+    let mut tx = self::tx(journal);
+    let reopened = lifecycle::reopen(&stored.entry, Micros(40)).expect("it is settled");
+    assert_eq!(found(&mut tx, &ours), [0; 0]);
+    let fence = tx.next_fence().expect("a fence");
+    let again = lifecycle::reserve_again(&reopened.entry, reservation(branch, 1, fence));
+    assert_eq!(tx.apply(&write(reopened)).expect("written"), Applied::Done);
+    let again = write(again.expect("it may run again"));
+    assert_eq!(tx.apply(&again).expect("written"), Applied::Done);
+    assert_eq!(found(&mut tx, &ours), [1]);
 }
 
 fn keys_find_their_first_entry<J: Journal>(journal: &mut J) {

@@ -23,6 +23,7 @@ pub(crate) mod fixture;
 pub mod follow;
 pub(crate) mod header;
 pub mod key;
+mod known;
 pub mod locks;
 pub mod mark;
 pub mod memory;

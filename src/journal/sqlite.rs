@@ -7,11 +7,10 @@
 //! Must not: judge a row. A value that no version of this program writes is
 //! [`JournalError::Damaged`].
 
-use std::collections::BTreeMap;
-
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params};
 
 use super::connection::SPILL_PAGES;
+use super::known::{Known, PutOff, Signed, is_settled_only};
 use super::{
     Applied, Attempt, Branch, Durability, Event, EventRow, Identity, Journal, JournalError, Lease,
     Outcome, Payload, RoundKey, Session, Stored, TaskKey, Transaction, Workflow, Write,
@@ -43,9 +42,6 @@ pub(crate) const ENTRY_COLUMNS: &str = entry_columns!();
 
 /// Prepared statements kept ready; there are fewer kinds than that.
 pub(crate) const STATEMENTS_MAX: usize = 64;
-
-/// Running calls that are remembered: more than any client has in flight.
-const PENDING_MAX: usize = 4096;
 
 /// Kinds of statements that most batches run.
 const STATEMENTS_OF_A_BATCH: usize = 12;
@@ -329,50 +325,6 @@ pub struct SqliteTransaction<'a> {
     put_off: PutOff,
 }
 
-/// What was read or written and would be read again by a later step. A transaction holds the write
-/// lock from its beginning, so nobody else can change any of it meanwhile; and the next one takes
-/// it over if no other connection has committed since. What was not committed is forgotten.
-#[derive(Default)]
-struct Known {
-    /// What `PRAGMA data_version` said: another number once another connection has committed
-    /// (SQLite, "PRAGMA data_version").
-    version: Option<i64>,
-    /// Running calls that this connection has written, as they stand, so that an outcome finds
-    /// its own. At most [`PENDING_MAX`].
-    pending: BTreeMap<(BranchId, Seq), Stored>,
-    /// The workflow asked for last. Its active branch is as it was read: [`Known::branches`] has
-    /// it as it is.
-    workflow: Option<Workflow>,
-    branches: Vec<Branch>,
-    highest_fence: Option<u64>,
-}
-
-/// What a transaction writes once, before its commit.
-#[derive(Default)]
-struct PutOff {
-    /// Branches whose highest seq was raised.
-    raised: Vec<BranchId>,
-    /// Outcomes that were written since the last reservation.
-    settled: Vec<Fence>,
-    /// Outcomes that were written before the last reservation: nobody had seen them then, so each
-    /// gets the fence after it.
-    overtaken: Vec<Fence>,
-    /// The fence after that of the last reservation.
-    after_reserved: Option<Fence>,
-}
-
-impl Known {
-    fn branch(&self, id: BranchId) -> Option<Branch> {
-        self.branches.iter().find(|branch| branch.id == id).copied()
-    }
-
-    fn raise(&mut self, id: BranchId, highest: u64) {
-        for branch in self.branches.iter_mut().filter(|branch| branch.id == id) {
-            branch.highest = highest;
-        }
-    }
-}
-
 impl Drop for SqliteTransaction<'_> {
     fn drop(&mut self) {
         if self.is_open {
@@ -451,10 +403,7 @@ impl<'a> SqliteTransaction<'a> {
     fn know(&mut self) -> Result<(), JournalError> {
         let version = self.one("PRAGMA data_version", (), |row| row.get(0))?;
         if version.is_none() || self.known.version != version {
-            *self.known = Known {
-                version,
-                ..Known::default()
-            };
+            *self.known = Known::at(version);
         }
         Ok(())
     }
@@ -487,6 +436,27 @@ impl<'a> SqliteTransaction<'a> {
         Ok(())
     }
 
+    /// Returns whether the branch may hold an undelivered entry with this signature: most calls are
+    /// new, and nobody need look for them.
+    fn may_be_undelivered(
+        &mut self,
+        branch: BranchId,
+        signature: Signature,
+    ) -> Result<bool, JournalError> {
+        if self.known.signed(branch).is_none() {
+            let limit = i64::try_from(Signed::READ_MAX + 1).unwrap_or(i64::MAX);
+            let found = self.all(
+                "SELECT signature FROM entries INDEXED BY entries_undelivered \
+                 WHERE delivered_at IS NULL AND branch_id = ?1 LIMIT ?2",
+                [db_int(branch.0), limit],
+                |row| Ok(Signature(bytes(row, 0)?)),
+            )?;
+            self.known.read_signed(branch, found);
+        }
+        let signed = self.known.signed(branch);
+        Ok(signed.is_none_or(|signed| signed.may_hold(signature)))
+    }
+
     /// Before workflows or branches are written otherwise than by [`Self::raise`]: from then on
     /// they are read again.
     fn forget(&mut self) -> Result<(), JournalError> {
@@ -500,19 +470,12 @@ impl<'a> SqliteTransaction<'a> {
     fn put_entry(&mut self, write: &Write) -> Result<Applied, JournalError> {
         let entry = &write.transition.entry;
         let place = (entry.branch, entry.seq);
-        let applied = match self.known.pending.remove(&place) {
+        let applied = match self.known.take_pending(place) {
             Some(was) if is_settled_only(&was.entry, entry) => self.settle_entry(write)?,
             _ => self.write_entry(write)?,
         };
-        if applied == Applied::Done && entry.status == Status::Pending {
-            if self.known.pending.len() >= PENDING_MAX {
-                self.known.pending.clear();
-            }
-            let stored = Stored {
-                entry: entry.clone(),
-                checksum: write.checksum,
-            };
-            self.known.pending.insert(place, stored);
+        if applied == Applied::Done {
+            self.known.wrote(entry, write.checksum);
         }
         Ok(applied)
     }
@@ -1032,7 +995,7 @@ impl Transaction for SqliteTransaction<'_> {
     }
 
     fn entry(&mut self, branch: BranchId, seq: Seq) -> Result<Option<Stored>, JournalError> {
-        if let Some(stored) = self.known.pending.get(&(branch, seq)) {
+        if let Some(stored) = self.known.pending(branch, seq) {
             return Ok(Some(stored.clone()));
         }
         self.one(
@@ -1053,6 +1016,9 @@ impl Transaction for SqliteTransaction<'_> {
     ) -> Result<Vec<Stored>, JournalError> {
         let mut found = Vec::new();
         for (scheme, signature) in signatures {
+            if !self.may_be_undelivered(branch, *signature)? {
+                continue;
+            }
             found.extend(self.all(
                 entries!(
                     "INDEXED BY entries_undelivered \
@@ -1490,47 +1456,6 @@ fn applied(changed: usize) -> Applied {
     } else {
         Applied::Lost
     }
-}
-
-/// Returns whether `after` differs from `before` in nothing but what an outcome changes.
-fn is_settled_only(before: &Entry, after: &Entry) -> bool {
-    // Whole, so that a new column is asked about here.
-    let Entry {
-        status: _,
-        completed_at: _,
-        gave_up: _,
-        unanswered: _,
-        is_error: _,
-        provenance: _,
-        digest: _,
-        is_tombstone: _,
-        branch,
-        seq,
-        tool,
-        attempt,
-        round,
-        fence,
-        session,
-        scheme,
-        signature,
-        created_at,
-        delivered_at,
-        key,
-        call_id,
-    } = after;
-    *branch == before.branch
-        && *seq == before.seq
-        && *tool == before.tool
-        && *attempt == before.attempt
-        && *round == before.round
-        && *fence == before.fence
-        && *session == before.session
-        && *scheme == before.scheme
-        && *signature == before.signature
-        && *created_at == before.created_at
-        && *delivered_at == before.delivered_at
-        && *key == before.key
-        && *call_id == before.call_id
 }
 
 /// SQLite's integers are signed; no number of ours reaches 2^63.
