@@ -14,6 +14,7 @@
 mod admit;
 pub mod closing;
 mod cursor;
+mod delivery;
 #[cfg(test)]
 pub(crate) mod fixture;
 pub mod fork;
@@ -311,8 +312,17 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
         }
         let mut visit = self.visit(durability, now)?;
         let mut done = Vec::with_capacity(ops.len());
-        for op in ops {
-            done.push(visit.one(op)?);
+        let mut left = ops;
+        while let Some((op, rest)) = left.split_first() {
+            let run = delivery::neighbours(left);
+            if run.len() > 1 {
+                visit.deliver_run(&run)?;
+                done.extend(run.iter().map(|_| Done::Noted));
+                left = &left[run.len()..];
+            } else {
+                done.push(visit.one(op)?);
+                left = rest;
+            }
         }
         let changes = visit.commit()?;
         // Only now has anything happened.

@@ -29,7 +29,7 @@ use crate::rules::signature::{Scheme, Signature};
 ///
 /// A check fails.
 pub fn run<J: Journal>(mut make: impl FnMut() -> J) -> usize {
-    let checks: [fn(&mut J); 19] = [
+    let checks: [fn(&mut J); 20] = [
         a_commit_keeps_and_a_drop_forgets,
         a_workflow_is_made_once_with_its_first_branch,
         a_batch_sees_what_it_has_written,
@@ -39,6 +39,7 @@ pub fn run<J: Journal>(mut make: impl FnMut() -> J) -> usize {
         fences_and_sessions_rise,
         seqs_beyond_the_last_leave_gaps_that_fill,
         what_is_undelivered_is_found_by_signature_until_it_is_delivered,
+        neighbours_are_delivered_together,
         keys_find_their_first_entry,
         outcomes_come_back_as_they_were,
         large_payloads_come_back_as_they_were,
@@ -332,6 +333,54 @@ fn what_is_undelivered_is_found_by_signature_until_it_is_delivered<J: Journal>(j
     let again = write(again.expect("it may run again"));
     assert_eq!(tx.apply(&again).expect("written"), Applied::Done);
     assert_eq!(found(&mut tx, &ours), [1]);
+}
+
+fn neighbours_are_delivered_together<J: Journal>(journal: &mut J) {
+    let branch = workflow(journal);
+    let mut tx = tx(journal);
+    let entries: Vec<Entry> = (1..=6).map(|seq| reserve(&mut tx, branch, seq)).collect();
+    for entry in &entries[..5] {
+        settle(&mut tx, entry, outcome(entry, Status::Completed, b"{}"));
+    }
+    let first = entries[0].fence;
+    assert!(
+        tx.deliver(branch, Seq(2), entries[1].fence, Micros(30))
+            .expect("no error")
+    );
+    // Of the last nothing is known; the second was delivered before.
+    let news = tx.deliver_run((branch, Seq(1), first), 6, Micros(40));
+    assert_eq!(news.expect("written"), 4);
+    let news = tx.deliver_run((branch, Seq(1), first), 6, Micros(50));
+    assert_eq!(news.expect("written"), 0);
+    tx.commit().expect("it commits");
+    let mut tx = self::tx(journal);
+    let delivered: Vec<_> = (1..=6)
+        .map(|seq| tx.entry(branch, Seq(seq)).expect("read").expect("there"))
+        .map(|stored| stored.entry.delivered_at.map(|at| at.0))
+        .collect();
+    assert_eq!(
+        delivered,
+        [Some(40), Some(30), Some(40), Some(40), Some(40), None]
+    );
+    drop(tx);
+
+    // Whose fence is another, and whose branch is another, is somebody else's.
+    let mut tx = self::tx(journal);
+    let entries: Vec<Entry> = (7..=9).map(|seq| reserve(&mut tx, branch, seq)).collect();
+    for entry in &entries {
+        settle(&mut tx, entry, outcome(entry, Status::Completed, b"{}"));
+    }
+    let later = Fence(entries[0].fence.0 + 1);
+    let other = BranchId(branch.0 + 1);
+    for first in [
+        (branch, Seq(7), later),
+        (other, Seq(7), entries[0].fence),
+        (branch, Seq(10), Fence(entries[0].fence.0 + 3)),
+    ] {
+        assert_eq!(tx.deliver_run(first, 2, Micros(60)).expect("written"), 0);
+    }
+    let news = tx.deliver_run((branch, Seq(8), later), 1, Micros(60));
+    assert_eq!(news.expect("written"), 1);
 }
 
 fn keys_find_their_first_entry<J: Journal>(journal: &mut J) {
@@ -629,7 +678,7 @@ mod tests {
     fn the_memory_journal_conforms() {
         assert_eq!(
             run(|| MemoryJournal::new(UID, WorkflowId("own".into()))),
-            19
+            20
         );
     }
 
@@ -652,6 +701,6 @@ mod tests {
             )
             .expect("it opens")
         });
-        assert_eq!(checks, 19);
+        assert_eq!(checks, 20);
     }
 }

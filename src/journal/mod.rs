@@ -582,6 +582,28 @@ pub trait Transaction {
         at: Micros,
     ) -> Result<bool, JournalError>;
 
+    /// Does what [`Transaction::deliver`] does for `count` places, of which each has the seq and
+    /// the fence after those of the one before, and `first` is the first. Returns of how many it
+    /// was news.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be written to.
+    fn deliver_run(
+        &mut self,
+        first: (BranchId, Seq, Fence),
+        count: u64,
+        at: Micros,
+    ) -> Result<u64, JournalError> {
+        let (branch, seq, fence) = first;
+        let mut news = 0;
+        for step in 0..count {
+            let (seq, fence) = (Seq(seq.0 + step), Fence(fence.0 + step));
+            news += u64::from(self.deliver(branch, seq, fence, at)?);
+        }
+        Ok(news)
+    }
+
     /// Appends an event, or counts it.
     ///
     /// # Errors

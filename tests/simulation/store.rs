@@ -329,6 +329,15 @@ impl Transaction for SimTx<'_> {
         self.write()?;
         each!(self, tx => tx.deliver(branch, seq, fence, at))
     }
+    fn deliver_run(
+        &mut self,
+        first: (BranchId, Seq, Fence),
+        count: u64,
+        at: Micros,
+    ) -> Result<u64, JournalError> {
+        self.write()?;
+        each!(self, tx => tx.deliver_run(first, count, at))
+    }
     fn event(&mut self, event: &Event) -> Result<(), JournalError> {
         self.write()?;
         each!(self, tx => tx.event(event))
