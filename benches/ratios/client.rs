@@ -35,6 +35,8 @@ pub(crate) enum Between {
     Journal(PathBuf),
     /// A thin proxy of others: its command, to which the upstream's is added.
     Thin(Vec<String>),
+    /// Another, on a disk whose syncs take so much longer: `strace` holds each up.
+    Slow(Box<Between>, Duration),
 }
 
 /// A process that answers calls.
@@ -96,46 +98,10 @@ impl Load {
 impl Peer {
     /// Starts a process; `result_bytes` are what its upstream answers with, `None`: its own text.
     pub(crate) fn spawn(between: &Between, result_bytes: Option<usize>) -> io::Result<Self> {
-        let me = std::env::current_exe()?;
-        let checkpoint = env!("CARGO_BIN_EXE_checkpoint");
-        let mut command = match between {
-            Between::Direct => {
-                let mut command = Command::new(&me);
-                command.args(["--role", "echo"]);
-                command
-            }
-            Between::Relay => {
-                let mut command = Command::new(&me);
-                command.args(["--role", "relay", "-"]);
-                command
-            }
-            Between::Synced(path) => {
-                log::prepare(path)?;
-                let mut command = Command::new(&me);
-                command.args(["--role", "relay"]).arg(path);
-                command
-            }
-            Between::Pass | Between::Journal(_) => {
-                let mut command = Command::new(checkpoint);
-                for name in ["JOURNAL", "UPSTREAM_CMD", "WORKFLOW_ID", "POLICY", "LOG"] {
-                    command.env_remove(format!("CHECKPOINT_{name}"));
-                }
-                if let Between::Journal(path) = between {
-                    command.arg("--journal").arg(path);
-                }
-                command.arg("--").arg(&me).args(["--role", "echo"]);
-                command
-            }
-            Between::Thin(words) => {
-                let (program, args) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-                let mut command = Command::new(program);
-                command.args(args).arg(&me).args(["--role", "echo"]);
-                command
-            }
-        };
-        if let Some(bytes) = result_bytes {
-            command.arg(bytes.to_string());
-        }
+        Self::start(command(between, result_bytes)?)
+    }
+
+    fn start(mut command: Command) -> io::Result<Self> {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -354,6 +320,68 @@ impl Peer {
         self.child.wait()?;
         Ok(())
     }
+}
+
+/// Returns the command of what stands between the driver and the upstream, the upstream's within.
+fn command(between: &Between, result_bytes: Option<usize>) -> io::Result<Command> {
+    let me = std::env::current_exe()?;
+    let checkpoint = env!("CARGO_BIN_EXE_checkpoint");
+    let mut command = match between {
+        Between::Direct => {
+            let mut command = Command::new(&me);
+            command.args(["--role", "echo"]);
+            command
+        }
+        Between::Relay => {
+            let mut command = Command::new(&me);
+            command.args(["--role", "relay", "-"]);
+            command
+        }
+        Between::Synced(path) => {
+            log::prepare(path)?;
+            let mut command = Command::new(&me);
+            command.args(["--role", "relay"]).arg(path);
+            command
+        }
+        Between::Pass | Between::Journal(_) => {
+            let mut command = Command::new(checkpoint);
+            for name in ["JOURNAL", "UPSTREAM_CMD", "WORKFLOW_ID", "POLICY", "LOG"] {
+                command.env_remove(format!("CHECKPOINT_{name}"));
+            }
+            if let Between::Journal(path) = between {
+                command.arg("--journal").arg(path);
+            }
+            command.arg("--").arg(&me).args(["--role", "echo"]);
+            command
+        }
+        Between::Slow(inner, longer) => {
+            let inner = command(inner, result_bytes)?;
+            let mut command = Command::new("strace");
+            command
+                .args(["-f", "--seccomp-bpf", "-qq", "-o", "/dev/null"])
+                .args(["-e", "trace=fdatasync", "-e"])
+                .arg(format!(
+                    "inject=fdatasync:delay_enter={}",
+                    longer.as_micros()
+                ))
+                .arg(inner.get_program())
+                .args(inner.get_args());
+            for (name, _) in inner.get_envs().filter(|(_, value)| value.is_none()) {
+                command.env_remove(name);
+            }
+            return Ok(command);
+        }
+        Between::Thin(words) => {
+            let (program, args) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+            let mut command = Command::new(program);
+            command.args(args).arg(&me).args(["--role", "echo"]);
+            command
+        }
+    };
+    if let Some(bytes) = result_bytes {
+        command.arg(bytes.to_string());
+    }
+    Ok(command)
 }
 
 impl Drop for Peer {

@@ -9,13 +9,14 @@ use crate::Plan;
 use crate::client::{Between, Load, Peer};
 use crate::large::{commands, long_session};
 use crate::peers::peers;
+use crate::slow::slow_disk;
 use crate::stats::{Goal, Spread, Table, at, p50};
 
 /// One group.
 pub(crate) type Group = fn(&Plan, &mut Table) -> io::Result<()>;
 
 /// All groups, by name.
-pub(crate) const ALL: [(&str, Group); 14] = [
+pub(crate) const ALL: [(&str, Group); 15] = [
     ("100b", |plan, table| sequential(plan, table, 100, "100 B")),
     ("10kb", |plan, table| {
         sequential(plan, table, 10_000, "10 KB")
@@ -23,6 +24,7 @@ pub(crate) const ALL: [(&str, Group); 14] = [
     ("1mb", megabyte),
     ("new", new_journal),
     ("flight", in_flight),
+    ("slow", slow_disk),
     ("replay", replay),
     ("tmpfs", tmpfs),
     ("start", start_up),
@@ -78,12 +80,17 @@ pub(crate) fn synced(plan: &Plan) -> Between {
 }
 
 /// The floor of what keeps its journal in SQLite.
-fn bare(folder: &Path, name: &str) -> Between {
+pub(crate) fn bare(folder: &Path, name: &str) -> Between {
     Between::Synced(folder.join(format!("bare-{name}.db")))
 }
 
 /// Some turns before the count begins, so that caches, logs and branches are warm.
-fn warmed(between: &Between, result: Option<usize>, load: Load, calls: usize) -> io::Result<Peer> {
+pub(crate) fn warmed(
+    between: &Between,
+    result: Option<usize>,
+    load: Load,
+    calls: usize,
+) -> io::Result<Peer> {
     let mut peer = Peer::ready(between, result)?;
     peer.sequential(load, calls)?;
     Ok(peer)

@@ -26,6 +26,7 @@ mod large;
 mod log;
 mod peers;
 mod roles;
+mod slow;
 mod stats;
 
 use std::io::{self, Write as _};
