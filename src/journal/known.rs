@@ -28,7 +28,7 @@ pub(super) struct Known {
     pub(super) version: Option<i64>,
     /// Running calls that this connection has written, as they stand, so that an outcome finds
     /// its own. At most [`PENDING_MAX`].
-    pending: BTreeMap<(BranchId, Seq), Stored>,
+    pending: BTreeMap<(BranchId, Seq), Box<Stored>>,
     /// Which signatures undelivered entries have, by branch.
     signed: BTreeMap<BranchId, Signed>,
     /// The workflow asked for last. Its active branch is as it was read: [`Known::branches`] has
@@ -42,22 +42,36 @@ pub(super) struct Known {
 pub(super) enum Signed {
     /// None is missing.
     All(BTreeSet<Signature>),
-    /// They are too many to be remembered.
-    TooMany,
+    /// They are too many to be remembered; how many may be written before they are counted again.
+    TooMany(usize),
 }
 
 impl Signed {
     /// So many undelivered entries of a branch are read at once, at most.
-    pub(super) const READ_MAX: usize = 64;
+    pub(super) const READ_MAX: usize = 256;
 
-    /// Of so many, most are delivered: they are read again.
-    const KEPT_MAX: usize = 4096;
+    /// After so many, most are delivered: they are read again.
+    const KEPT_MAX: usize = 1024;
+
+    /// Takes note of one more. Returns whether they are to be read again.
+    fn add(&mut self, signature: Signature) -> bool {
+        match self {
+            Self::All(signatures) => {
+                signatures.insert(signature);
+                signatures.len() > Self::KEPT_MAX
+            }
+            Self::TooMany(left) => {
+                *left = left.saturating_sub(1);
+                *left == 0
+            }
+        }
+    }
 
     /// Returns whether an undelivered entry may have this signature. If not, none has.
     pub(super) fn may_hold(&self, signature: Signature) -> bool {
         match self {
             Self::All(signatures) => signatures.contains(&signature),
-            Self::TooMany => true,
+            Self::TooMany(_) => true,
         }
     }
 }
@@ -83,32 +97,30 @@ impl Known {
 
     /// Returns the running call at a place, if this connection has written it.
     pub(super) fn pending(&self, branch: BranchId, seq: Seq) -> Option<&Stored> {
-        self.pending.get(&(branch, seq))
+        self.pending.get(&(branch, seq)).map(|stored| &**stored)
     }
 
     /// Returns it and forgets it: its row is about to change.
     pub(super) fn take_pending(&mut self, place: (BranchId, Seq)) -> Option<Stored> {
-        self.pending.remove(&place)
+        self.pending.remove(&place).map(|stored| *stored)
     }
 
     /// The row is stored now.
     pub(super) fn wrote(&mut self, entry: &Entry, checksum: Checksum) {
         if entry.delivered_at.is_none()
-            && let Some(Signed::All(signatures)) = self.signed.get_mut(&entry.branch)
+            && let Some(signed) = self.signed.get_mut(&entry.branch)
+            && signed.add(entry.signature)
         {
-            signatures.insert(entry.signature);
-            if signatures.len() > Signed::KEPT_MAX {
-                self.signed.remove(&entry.branch);
-            }
+            self.signed.remove(&entry.branch);
         }
         if entry.status == Status::Pending {
             if self.pending.len() >= PENDING_MAX {
                 self.pending.clear();
             }
-            let stored = Stored {
+            let stored = Box::new(Stored {
                 entry: entry.clone(),
                 checksum,
-            };
+            });
             self.pending.insert((entry.branch, entry.seq), stored);
         }
     }
@@ -124,7 +136,7 @@ impl Known {
             self.signed.clear();
         }
         let signed = if found.len() > Signed::READ_MAX {
-            Signed::TooMany
+            Signed::TooMany(Signed::KEPT_MAX)
         } else {
             Signed::All(found.into_iter().collect())
         };

@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use smallvec::SmallVec;
+
 use crate::json::{self, Kind};
 
 /// An id as it was sent: a JSON string or number, never changed.
@@ -32,11 +34,11 @@ impl<'a> RawId<'a> {
         match json::kind(self.0) {
             Kind::String => IdKey {
                 is_string: true,
-                text: json::string(self.0).into(),
+                text: SmallVec::from_slice(&json::string(self.0)),
             },
             _ => IdKey {
                 is_string: false,
-                text: json::number_key(self.0).into(),
+                text: SmallVec::from_slice(&json::number_key(self.0)),
             },
         }
     }
@@ -46,9 +48,12 @@ impl RawId<'_> {
     /// Returns a key for this very spelling, equal to no [`RawId::key`]: for two ids in flight
     /// that are one number in two spellings.
     pub fn spelling(self) -> IdKey {
+        let mut text = SmallVec::with_capacity(self.0.len() + 1);
+        text.push(b'=');
+        text.extend_from_slice(self.0);
         IdKey {
             is_string: json::kind(self.0) == Kind::String,
-            text: [b"=", self.0].concat().into(),
+            text,
         }
     }
 }
@@ -70,7 +75,8 @@ impl fmt::Debug for RawId<'_> {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IdKey {
     is_string: bool,
-    text: Box<[u8]>,
+    /// In place if it is short, as most are: keys are kept, compared and dropped for each call.
+    text: SmallVec<[u8; 24]>,
 }
 
 #[cfg(test)]

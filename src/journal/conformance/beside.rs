@@ -90,14 +90,14 @@ pub(crate) fn beside<J: Journal>(first: &mut J, second: &mut J) {
 
     // So many that nobody remembers which they are.
     let mut one = tx(first);
-    for seq in 5..105 {
+    for seq in 5..305 {
         reserve_with(&mut one, branch, seq, |reservation| {
-            reservation.signature = Signature([100 + (seq % 100) as u8; 32]);
+            reservation.signature = Signature([100 + (seq % 150) as u8; 32]);
         });
     }
     one.commit().expect("it commits");
     let mut other = tx(second);
-    assert_eq!(signed(&mut other, 107), [7]);
-    assert_eq!(signed(&mut other, 104), [104]);
+    assert_eq!(signed(&mut other, 107), [7, 157]);
+    assert_eq!(signed(&mut other, 104), [154, 304]);
     assert_eq!(signed(&mut other, 99), [0; 0]);
 }

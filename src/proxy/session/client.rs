@@ -68,7 +68,7 @@ impl Session {
                 }
                 self.met_call = true;
                 self.ops.push(flight.admission(&key, &mut self.askings));
-                self.flights.insert(key, *flight);
+                self.flights.insert(key, flight);
             }
         }
     }

@@ -132,7 +132,7 @@ impl Session {
                 .owners
                 .get(&ticket.fence)
                 .and_then(|owner| self.flights.get(owner))
-                .is_some_and(Flight::waits),
+                .is_some_and(|flight| flight.waits()),
             AdmissionVerdict::Run(..)
             | AdmissionVerdict::Replay(_)
             | AdmissionVerdict::Refuse(_) => false,

@@ -298,7 +298,8 @@ enum Asked {
 pub struct Session {
     options: Options,
     known: Known,
-    flights: BTreeMap<IdKey, Flight>,
+    /// Boxed: a map moves its values about.
+    flights: BTreeMap<IdKey, Box<Flight>>,
     /// Every flight that waits for another call's outcome, and some that did.
     joining: BTreeSet<IdKey>,
     /// Which flight owns an attempt of ours.

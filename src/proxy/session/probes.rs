@@ -116,7 +116,7 @@ impl Session {
         };
         let place = (entry.branch, entry.seq);
         let can_wait = |flight: &super::Flight| !flight.was_probed && flight.waits();
-        if !self.flights.get(key).is_some_and(can_wait) {
+        if !self.flights.get(key).is_some_and(|flight| can_wait(flight)) {
             return false;
         }
         // Two calls that mean one entry wait for one answer.

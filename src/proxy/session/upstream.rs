@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::client::{part_of, state_digest};
-use super::{Fenced, Flight, Level, PassingKind, PassingRequest, Place, Session, Settling, Stage};
+use super::{Fenced, Level, PassingKind, PassingRequest, Place, Session, Settling, Stage};
 use crate::guard::{Answer, Note, Op, Settlement, Ticket};
 use crate::journal::{RoundKey, TaskKey};
 use crate::json;
@@ -108,7 +108,7 @@ impl Session {
     }
 
     fn waits(&self, key: &IdKey) -> bool {
-        self.flights.get(key).is_some_and(Flight::waits)
+        self.flights.get(key).is_some_and(|flight| flight.waits())
     }
 
     /// Tells what becomes of a message, and learns from it what passes by.
