@@ -27,7 +27,7 @@ pub(crate) enum Between {
     /// The relay.
     Relay,
     /// The relay with two synced writes a call, into this file; two commits of bare SQLite, if
-    /// it is a `.db`.
+    /// it is a `.db`, and of the product's own rows, if it is a `.journal`.
     Synced(PathBuf),
     /// `checkpoint` without a journal.
     Pass,

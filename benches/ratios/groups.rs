@@ -84,6 +84,11 @@ pub(crate) fn bare(folder: &Path, name: &str) -> Between {
     Between::Synced(folder.join(format!("bare-{name}.db")))
 }
 
+/// The floor of what keeps the product's rows.
+pub(crate) fn rows(folder: &Path, name: &str) -> Between {
+    Between::Synced(folder.join(format!("rows-{name}.journal")))
+}
+
 /// Some turns before the count begins, so that caches, logs and branches are warm.
 pub(crate) fn warmed(
     between: &Between,
@@ -105,6 +110,7 @@ fn sequential(plan: &Plan, table: &mut Table, bytes: usize, size: &str) -> io::R
         Between::Pass,
         journal(plan, &format!("sequential{bytes}")),
         bare(&plan.folder, &format!("sequential{bytes}")),
+        rows(&plan.folder, &format!("sequential{bytes}")),
     ];
     let mut peers = Vec::new();
     for between in &between {
@@ -133,8 +139,10 @@ fn sequential(plan: &Plan, table: &mut Table, bytes: usize, size: &str) -> io::R
     table.ratio(&what, "x", journaled, ratio(&found, 4, 2, middle));
     let what = format!("relay-sqlite2, {size}, p50 / relay-sync2");
     table.ratio(&what, "x", Goal::Shown, ratio(&found, 5, 2, middle));
-    let what = format!("journaled, {size}, p50 / relay-sqlite2");
-    table.ratio(&what, "x", Goal::Shown, ratio(&found, 4, 5, middle));
+    let what = format!("relay-rows2, {size}, p50 / relay-sync2");
+    table.ratio(&what, "x", Goal::Shown, ratio(&found, 6, 2, middle));
+    let what = format!("journaled, {size}, p50 / relay-rows2");
+    table.ratio(&what, "x", Goal::Shown, ratio(&found, 4, 6, middle));
     let what = format!("journaled, {size}, CPU / relay");
     table.ratio(&what, "x", Goal::Shown, ratio(&found, 4, 1, cpu));
     let all = |seat: usize| -> Vec<Duration> {
@@ -155,9 +163,11 @@ fn sequential(plan: &Plan, table: &mut Table, bytes: usize, size: &str) -> io::R
         Goal::Most(goal),
         at(&ours, 0.99) / at(&floor, 0.99),
     );
-    let what = format!("relay-sqlite2, {size}, p99 of as many / relay-sync2");
-    let p99 = at(&all(5), 0.99) / at(&floor, 0.99);
-    table.count(&what, "x", Goal::Shown, p99);
+    for (seat, name) in [(5, "relay-sqlite2"), (6, "relay-rows2")] {
+        let what = format!("{name}, {size}, p99 of as many / relay-sync2");
+        let p99 = at(&all(seat), 0.99) / at(&floor, 0.99);
+        table.count(&what, "x", Goal::Shown, p99);
+    }
     peers.into_iter().try_for_each(Peer::end)
 }
 
@@ -220,6 +230,7 @@ fn in_flight(plan: &Plan, table: &mut Table) -> io::Result<()> {
         Between::Pass,
         journal(plan, "flight"),
         bare(&plan.folder, "flight"),
+        rows(&plan.folder, "flight"),
     ] {
         peers.push(warmed(&between, None, load, 100)?);
     }
@@ -244,6 +255,8 @@ fn in_flight(plan: &Plan, table: &mut Table) -> io::Result<()> {
         table.ratio(&what, "x", floor, ratio(&found, 3, 1, rate));
         let what = format!("{width} in flight, relay-sqlite2, calls/s / relay-sync2");
         table.ratio(&what, "x", Goal::Shown, ratio(&found, 4, 1, rate));
+        let what = format!("{width} in flight, relay-rows2, calls/s / relay-sync2");
+        table.ratio(&what, "x", Goal::Shown, ratio(&found, 5, 1, rate));
         let alone = match width {
             64 => Goal::Least(25.0),
             256 => Goal::Least(45.0),
@@ -366,6 +379,7 @@ fn tmpfs(plan: &Plan, table: &mut Table) -> io::Result<()> {
         Between::Relay,
         Between::Journal(folder.path().join("memory.db")),
         bare(folder.path(), "memory"),
+        rows(folder.path(), "memory"),
     ] {
         peers.push(warmed(&between, None, load, 200)?);
     }
@@ -384,14 +398,16 @@ fn tmpfs(plan: &Plan, table: &mut Table) -> io::Result<()> {
         Goal::Most(1.8),
         p50,
     );
-    let p50 = ratio(&found, 2, 0, |turn| turn.0);
-    table.ratio(
-        "relay-sqlite2 on tmpfs, 100 B, p50 / relay",
-        "x",
-        Goal::Shown,
-        p50,
-    );
-    for (seat, name) in [(1, "journaled"), (2, "relay-sqlite2")] {
+    for (seat, name) in [(2, "relay-sqlite2"), (3, "relay-rows2")] {
+        let what = format!("{name} on tmpfs, 100 B, p50 / relay");
+        table.ratio(
+            &what,
+            "x",
+            Goal::Shown,
+            ratio(&found, seat, 0, |turn| turn.0),
+        );
+    }
+    for (seat, name) in [(1, "journaled"), (2, "relay-sqlite2"), (3, "relay-rows2")] {
         let cpu = Spread::of(found[seat].iter().map(|turn| turn.1 * 1e6 / CALLS as f64));
         let what = format!("{name} on tmpfs, 100 B, CPU of a call");
         table.ratio(&what, "µs", Goal::Shown, cpu);

@@ -12,6 +12,8 @@ use std::path::Path;
 use rusqlite::Connection;
 use rusqlite::blob::ZeroBlob;
 
+use crate::rows::Rows;
+
 /// What a synced log writes at once, in bytes: a block of the file system.
 const BLOCK_BYTES: usize = 4096;
 
@@ -30,15 +32,20 @@ pub(crate) enum Log {
         blocks: Vec<u8>,
     },
     /// A table of SQLite, one transaction for each [`Log::put`].
-    Rows(Connection),
+    Table(Connection),
+    /// The product's own rows.
+    Rows(Box<Rows>),
 }
 
 impl Log {
-    /// Opens the log at `path`: a database if its name ends in `.db`, else a file that
-    /// [`prepare`] has made.
+    /// Opens the log at `path`: a database if its name ends in `.db`, the product's own if it ends
+    /// in `.journal`, else a file that [`prepare`] has made.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         if path.extension().is_some_and(|end| end == "db") {
-            return rows(path).map(Self::Rows).map_err(io::Error::other);
+            return table(path).map(Self::Table).map_err(io::Error::other);
+        }
+        if path.extension().is_some_and(|end| end == "journal") {
+            return Ok(Self::Rows(Box::new(Rows::make(path)?)));
         }
         Ok(Self::Blocks {
             file: File::options().write(true).open(path)?,
@@ -47,8 +54,9 @@ impl Log {
         })
     }
 
-    /// Writes whole lines down; on return they are durable.
-    pub(crate) fn put(&mut self, lines: &[u8]) -> io::Result<()> {
+    /// Writes whole lines down, of the client's or the upstream's answers; on return they are
+    /// durable.
+    pub(crate) fn put(&mut self, lines: &[u8], is_answer: bool) -> io::Result<()> {
         match self {
             Self::Blocks { file, at, blocks } => {
                 let padded = lines.len().next_multiple_of(BLOCK_BYTES);
@@ -62,14 +70,16 @@ impl Log {
                 *at += padded;
                 file.sync_data()
             }
-            Self::Rows(db) => commit(db, lines).map_err(io::Error::other),
+            Self::Table(db) => commit(db, lines).map_err(io::Error::other),
+            Self::Rows(rows) => rows.put(lines, is_answer),
         }
     }
 }
 
 /// Makes the file of a [`Log::Blocks`]. A database makes itself.
 pub(crate) fn prepare(path: &Path) -> io::Result<()> {
-    if path.exists() || path.extension().is_some_and(|end| end == "db") {
+    let makes_itself = |end| end == "db" || end == "journal";
+    if path.exists() || path.extension().is_some_and(makes_itself) {
         return Ok(());
     }
     let file = File::create(path)?;
@@ -80,7 +90,7 @@ pub(crate) fn prepare(path: &Path) -> io::Result<()> {
     file.sync_all()
 }
 
-fn rows(path: &Path) -> rusqlite::Result<Connection> {
+fn table(path: &Path) -> rusqlite::Result<Connection> {
     let db = Connection::open(path)?;
     db.pragma_update(None, "journal_mode", "wal")?;
     // In this mode as good as the product's EXTRA: one sync a commit.

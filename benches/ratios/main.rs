@@ -26,6 +26,7 @@ mod large;
 mod log;
 mod peers;
 mod roles;
+mod rows;
 mod slow;
 mod stats;
 

@@ -203,7 +203,7 @@ fn relay(words: &[String]) -> io::Result<()> {
         drop(fds);
         for index in [0, 1] {
             if ready[index] {
-                ways[index].turn(&mut read, log.as_mut())?;
+                ways[index].turn(&mut read, log.as_mut(), index == 1)?;
             }
         }
     }
@@ -227,7 +227,7 @@ fn way(from: OwnedFd, to: OwnedFd) -> io::Result<Way> {
 }
 
 impl Way {
-    fn turn(&mut self, read: &mut [u8], log: Option<&mut Log>) -> io::Result<()> {
+    fn turn(&mut self, read: &mut [u8], log: Option<&mut Log>, is_answer: bool) -> io::Result<()> {
         if !self.is_released || self.sent == self.buffer.len() {
             match nix::unistd::read(&self.from, read) {
                 Ok(0) => {
@@ -248,7 +248,7 @@ impl Way {
             self.is_released = true;
             if let Some(log) = log {
                 if self.buffer.ends_with(b"\n") {
-                    log.put(&self.buffer)?;
+                    log.put(&self.buffer, is_answer)?;
                 } else {
                     self.is_released = false;
                     return Ok(());

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::Plan;
 use crate::client::{Between, Load, Peer};
-use crate::groups::{bare, journal, ratio, rounds, synced, warmed};
+use crate::groups::{bare, journal, ratio, rounds, rows, synced, warmed};
 use crate::stats::{Goal, Spread, Table, p50};
 
 /// What a sync takes longer.
@@ -31,6 +31,7 @@ pub(crate) fn slow_disk(plan: &Plan, table: &mut Table) -> io::Result<()> {
     for between in [
         synced(plan),
         bare(&plan.folder, "slow"),
+        rows(&plan.folder, "slow"),
         journal(plan, "slow"),
     ] {
         let between = Between::Slow(Box::new(between), LONGER);
@@ -55,7 +56,7 @@ pub(crate) fn slow_disk(plan: &Plan, table: &mut Table) -> io::Result<()> {
     row(
         "journaled, 100 B, p50 / relay-sync2",
         "x",
-        ratio(&found, 2, 0, middle),
+        ratio(&found, 3, 0, middle),
     );
     row(
         "relay-sqlite2, 100 B, p50 / relay-sync2",
@@ -63,9 +64,14 @@ pub(crate) fn slow_disk(plan: &Plan, table: &mut Table) -> io::Result<()> {
         ratio(&found, 1, 0, middle),
     );
     row(
+        "relay-rows2, 100 B, p50 / relay-sync2",
+        "x",
+        ratio(&found, 2, 0, middle),
+    );
+    row(
         "64 in flight, journaled, calls/s / relay-sync2",
         "x",
-        ratio(&found, 2, 0, rate),
+        ratio(&found, 3, 0, rate),
     );
     row(
         "64 in flight, relay-sqlite2, calls/s / relay-sync2",
@@ -76,7 +82,7 @@ pub(crate) fn slow_disk(plan: &Plan, table: &mut Table) -> io::Result<()> {
     row(
         "64 in flight, journaled, calls/s / 1 in flight",
         "x",
-        Spread::of(found[2].iter().map(alone)),
+        Spread::of(found[3].iter().map(alone)),
     );
     peers.into_iter().try_for_each(Peer::end)
 }
