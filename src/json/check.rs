@@ -1,7 +1,7 @@
 //! The strict reading: is this text exactly one JSON value?
 
 use super::members::skip_space;
-use super::scan::{Stops, scan};
+use super::scan::skip_plain;
 
 /// Why a text is not JSON, and where that shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -104,7 +104,7 @@ fn check_key(text: &[u8], at: usize) -> Result<usize, Invalid> {
 fn check_string(text: &[u8], at: usize) -> Result<usize, Invalid> {
     let mut at = at + 1;
     loop {
-        at = scan(text, at, Stops::QuoteSlashControl);
+        at = skip_plain(text, at);
         match text.get(at) {
             Some(b'"') => return Ok(at + 1),
             Some(b'\\') => match text.get(at + 1) {

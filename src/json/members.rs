@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::scan::{Stops, scan};
+use super::scan::find_quote_or_escape;
 use super::text::string;
 
 /// What a value is, told by its first byte.
@@ -249,12 +249,11 @@ pub(super) fn skip_string(text: &[u8], at: usize) -> usize {
 fn string_end(text: &[u8], at: usize) -> Option<usize> {
     let mut at = at + 1;
     loop {
-        at = scan(text, at, Stops::QuoteSlash);
-        match text.get(at) {
-            Some(b'"') => return Some(at + 1),
-            Some(_) => at += 2,
-            None => return None,
+        at = find_quote_or_escape(text, at)?;
+        if text[at] == b'"' {
+            return Some(at + 1);
         }
+        at += 2;
     }
 }
 

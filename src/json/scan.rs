@@ -1,66 +1,80 @@
-//! Finding the next byte of a string that matters.
+//! Where a string's plain stretch ends.
 //!
-//! Must not: know what stands around a string.
+//! Real strings are text: a line end or a quote, as an escape, every few dozen bytes. So the next
+//! few dozen are looked at eight at a time, right here; only what is plain for longer is worth
+//! vector instructions and what it takes to begin with them.
+//!
+//! Must not: know what stands where it stops.
 
-/// What a scan stops at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stops {
-    /// A quote and a backslash: all that decides where a string ends.
-    QuoteSlash,
-    /// Control characters, too: all that decides whether a string is one.
-    QuoteSlashControl,
+/// How far the search goes by words, in words: about a line of text.
+const NEAR_WORDS: usize = 8;
+
+const ONES: u64 = 0x0101_0101_0101_0101;
+const HIGH: u64 = 0x8080_8080_8080_8080;
+
+/// Marks the bytes of `word` that are `byte` in their highest bits. A borrow can only mark bytes
+/// above the first true one, so the lowest mark is always exact.
+fn equal(word: u64, byte: u8) -> u64 {
+    below(word ^ (ONES * u64::from(byte)), 1)
 }
 
-/// Returns the first place from `at` on that holds a byte that `stops` names, or the text's end.
-#[inline]
-pub(super) fn scan(text: &[u8], at: usize, stops: Stops) -> usize {
-    match stops {
-        Stops::QuoteSlash => scan_for::<false>(text, at),
-        Stops::QuoteSlashControl => scan_for::<true>(text, at),
-    }
+/// Marks the bytes of `word` that are below `limit`, at most 128, in their highest bits; as exact
+/// as [`equal`].
+fn below(word: u64, limit: u8) -> u64 {
+    word.wrapping_sub(ONES * u64::from(limit)) & !word & HIGH
 }
 
-fn scan_for<const CONTROL: bool>(text: &[u8], mut at: usize) -> usize {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    const HIGH: u64 = 0x8080_8080_8080_8080;
-    let is_stop = |byte: u8| (CONTROL & (byte < 0x20)) | (byte == b'"') | (byte == b'\\');
-    // Eight bytes at a time, as most strings are short. A borrow can only mark bytes above the
-    // first true one, so the lowest mark is always exact.
-    let mut words = 0;
-    while let Some(chunk) = text.get(at..).and_then(<[u8]>::first_chunk::<8>) {
-        let word = u64::from_le_bytes(*chunk);
-        let quote = word ^ (ONES * 0x22);
-        let slash = word ^ (ONES * 0x5c);
-        let mut marks = (quote.wrapping_sub(ONES) & !quote) | (slash.wrapping_sub(ONES) & !slash);
-        if CONTROL {
-            marks |= word.wrapping_sub(ONES * 0x20) & !word;
-        }
-        let marks = marks & HIGH;
+/// Returns the place, counted from the start of `text`, of the first byte that `marks` marks among
+/// the next words, or how far it has looked.
+fn near(text: &[u8], marks: impl Fn(u64) -> u64) -> Result<usize, usize> {
+    let (words, _) = text.as_chunks::<8>();
+    let words = &words[..words.len().min(NEAR_WORDS)];
+    for (index, word) in words.iter().enumerate() {
+        let marks = marks(u64::from_le_bytes(*word));
         if marks != 0 {
-            return at + (marks.trailing_zeros() / 8) as usize;
-        }
-        at += 8;
-        words += 1;
-        if words % 8 == 0 {
-            // What has been plain for long is plain for longer.
-            if !CONTROL {
-                let rest = &text[at..];
-                let found = memchr::memchr2(b'"', b'\\', rest);
-                return at + found.unwrap_or(rest.len());
-            }
-            // Without a way out inside, this becomes vector instructions.
-            while let Some(chunk) = text.get(at..).and_then(<[u8]>::first_chunk::<64>) {
-                if chunk.iter().fold(false, |any, byte| any | is_stop(*byte)) {
-                    break;
-                }
-                at += 64;
-            }
+            return Ok(index * 8 + (marks.trailing_zeros() / 8) as usize);
         }
     }
-    while text.get(at).is_some_and(|&byte| !is_stop(byte)) {
-        at += 1;
+    Err(words.len() * 8)
+}
+
+/// Returns the first place from `at` on that holds a quote or a backslash.
+pub(super) fn find_quote_or_escape(text: &[u8], at: usize) -> Option<usize> {
+    let rest = text.get(at..)?;
+    let far = match near(rest, |word| equal(word, b'"') | equal(word, b'\\')) {
+        Ok(step) => return Some(at + step),
+        Err(far) => far,
+    };
+    memchr::memchr2(b'"', b'\\', &rest[far..]).map(|step| at + far + step)
+}
+
+/// Returns the first place from `at` on that holds a quote, a backslash or a control character, or
+/// the text's end.
+pub(super) fn skip_plain(text: &[u8], mut at: usize) -> usize {
+    let is_special = |byte: u8| (byte < 0x20) | (byte == b'"') | (byte == b'\\');
+    loop {
+        let Some(rest) = text.get(at..) else {
+            return text.len();
+        };
+        match near(rest, |word| {
+            equal(word, b'"') | equal(word, b'\\') | below(word, 0x20)
+        }) {
+            Ok(step) => return at + step,
+            Err(far) => at += far,
+        }
+        // Without a way out inside, the fold becomes vector instructions.
+        let (chunks, _) = text[at..].as_chunks::<64>();
+        let plain = chunks.iter().take_while(|chunk| {
+            !chunk
+                .iter()
+                .fold(false, |any, byte| any | is_special(*byte))
+        });
+        at += plain.count() * 64;
+        if text.len() - at < 8 {
+            let rest = text[at..].iter().position(|byte| is_special(*byte));
+            return rest.map_or(text.len(), |step| at + step);
+        }
     }
-    at
 }
 
 #[cfg(test)]
@@ -68,38 +82,29 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn slow(text: &[u8], at: usize, stops: Stops) -> usize {
-        let mut at = at;
-        while at < text.len() {
-            let byte = text[at];
-            let is_control = stops == Stops::QuoteSlashControl && byte < 0x20;
-            if byte == b'"' || byte == b'\\' || is_control {
-                break;
-            }
-            at += 1;
-        }
-        at
+    fn text() -> impl Strategy<Value = Vec<u8>> {
+        // Long plain stretches, and all that looks like something special but for one bit.
+        let piece = prop_oneof![
+            (0_usize..150).prop_map(|count| vec![b'a'; count]),
+            proptest::sample::select(vec![
+                b'"', b'\\', 0x1f, 0x20, 0, 0xa2, 0xdc, 0x80, 0x9f, 0xff, b'#', b'!', b'['
+            ])
+            .prop_map(|byte| vec![byte]),
+        ];
+        proptest::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
     }
 
     proptest! {
         #[test]
-        fn each_byte_in_each_place_is_seen(
-            plain in proptest::collection::vec(prop_oneof![Just(b'x'), any::<u8>()], 0..20),
-            length in 0_usize..400,
-            places in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
-            start in any::<prop::sample::Index>(),
-        ) {
-            let mut text = plain;
-            text.resize(text.len() + length, b'a');
-            text.push(b'z');
-            for (place, byte) in places {
-                let place = place.index(text.len());
-                text[place] = byte;
-            }
-            let at = start.index(text.len() + 1);
-            for stops in [Stops::QuoteSlash, Stops::QuoteSlashControl] {
-                prop_assert_eq!(scan(&text, at, stops), slow(&text, at, stops));
-            }
+        fn finds_what_a_look_at_each_byte_finds(text in text(), at in 0_usize..200) {
+            let first = |is: fn(u8) -> bool| {
+                let rest = text.get(at..)?;
+                rest.iter().position(|byte| is(*byte)).map(|step| at + step)
+            };
+            let quote = first(|byte| byte == b'"' || byte == b'\\');
+            prop_assert_eq!(find_quote_or_escape(&text, at), quote);
+            let special = first(|byte| byte < 0x20 || byte == b'"' || byte == b'\\');
+            prop_assert_eq!(skip_plain(&text, at), special.unwrap_or(text.len()));
         }
     }
 }
