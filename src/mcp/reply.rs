@@ -12,7 +12,7 @@ use crate::json;
 
 /// Returns the line that answers `id` with a stored payload. A line end inside it becomes a space,
 /// which in JSON it can be everywhere it may stand. The payload must be JSON.
-pub fn answer(id: Option<RawId<'_>>, payload: Raw<'_>) -> Vec<u8> {
+pub fn answer(id: Option<RawId<'_>>, payload: Raw<&[u8]>) -> Vec<u8> {
     let (name, payload) = match payload {
         Raw::Result(raw) => ("result", raw),
         Raw::Error(raw) => ("error", raw),

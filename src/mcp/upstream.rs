@@ -9,13 +9,23 @@ use std::ops::Range;
 use super::id::RawId;
 use crate::json::{self, Kind, Member};
 
-/// The raw payload of an answer.
+/// The payload of an answer: its raw bytes, or where they stand in the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Raw<'a> {
+pub enum Raw<T> {
     /// The value of `result`.
-    Result(&'a [u8]),
+    Result(T),
     /// The value of `error`.
-    Error(&'a [u8]),
+    Error(T),
+}
+
+impl<T> Raw<T> {
+    /// Returns the same member with what `change` makes of its value.
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Raw<U> {
+        match self {
+            Self::Result(value) => Raw::Result(change(value)),
+            Self::Error(value) => Raw::Error(change(value)),
+        }
+    }
 }
 
 /// What an upstream's line is.
@@ -46,7 +56,7 @@ pub struct Answer<'a> {
     /// The id that is answered; of equal members the last.
     pub id: RawId<'a>,
     /// The raw payload. Only where [`Self::is_strict`] is it sure to be JSON.
-    pub outcome: Raw<'a>,
+    pub outcome: Raw<&'a [u8]>,
     line: &'a [u8],
 }
 
@@ -57,6 +67,12 @@ impl Answer<'_> {
     pub fn is_strict(&self) -> bool {
         json::check(self.line).is_ok()
     }
+
+    /// Returns where the payload stands in the line that was read, for whoever keeps the line and
+    /// would have to read all of it again.
+    pub fn outcome_range(&self) -> Raw<Range<usize>> {
+        self.outcome.map(|raw| range_in(self.line, raw))
+    }
 }
 
 /// Walks over where the elements of an upstream's array stand in its line, as far as that is an
@@ -65,10 +81,13 @@ pub fn batch_elements(line: &[u8]) -> impl Iterator<Item = Range<usize>> {
     let body = json::remove_byte_order_mark(line);
     let start = body.iter().position(|byte| *byte == b'[');
     let start = line.len() - body.len() + start.unwrap_or(body.len());
-    json::Elements::new(&line[start..]).map(move |element| {
-        let at = element.as_ptr() as usize - line.as_ptr() as usize;
-        at..at + element.len()
-    })
+    json::Elements::new(&line[start..]).map(move |element| range_in(line, element))
+}
+
+/// Returns where a part of a line stands in it.
+fn range_in(line: &[u8], part: &[u8]) -> Range<usize> {
+    let at = part.as_ptr() as usize - line.as_ptr() as usize;
+    at..at + part.len()
 }
 
 /// Tells what an upstream's line is. The line end may be on it.
@@ -122,7 +141,10 @@ fn is_cut(value: &[u8]) -> bool {
 }
 
 /// Some upstreams write both members, one of them `null`.
-pub(super) fn outcome<'a>(result: Option<&'a [u8]>, error: Option<&'a [u8]>) -> Option<Raw<'a>> {
+pub(super) fn outcome<'a>(
+    result: Option<&'a [u8]>,
+    error: Option<&'a [u8]>,
+) -> Option<Raw<&'a [u8]>> {
     match (result, error) {
         (Some(result), Some(error)) if json::kind(error) == Kind::Null => Some(Raw::Result(result)),
         (_, Some(error)) => Some(Raw::Error(error)),

@@ -255,7 +255,7 @@ impl Session {
                 Form::AsItIs => Raw::Result(body),
                 Form::WithResultType => {
                     adapted = with_result_type(body);
-                    Raw::Result(&adapted)
+                    Raw::Result(&*adapted)
                 }
                 Form::None => {
                     let mut refusal = self.refusal_about(

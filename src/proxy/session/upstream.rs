@@ -11,7 +11,7 @@ use super::{Fenced, Level, PassingKind, PassingRequest, Place, Session, Settling
 use crate::guard::{Answer, Note, Op, Settlement, Ticket};
 use crate::journal::{RoundKey, TaskKey};
 use crate::json;
-use crate::mcp::frame::{self, IdKey, Raw, RawId, UpstreamLine, batch_elements, read_upstream};
+use crate::mcp::frame::{IdKey, Raw, RawId, UpstreamLine, batch_elements, read_upstream};
 use crate::mcp::identity;
 use crate::mcp::outcome::{TaskView, read_error, read_result, read_task};
 use crate::mcp::reply::{self, Refusal, RefusalKind, SideEffect};
@@ -42,10 +42,25 @@ enum Fate {
     Changed(Vec<u8>),
     /// It goes nowhere: what it is.
     Dropped(&'static str),
-    /// It answers a call that the upstream has.
-    Answers(IdKey, Ticket),
-    /// It answers a call that another session has taken over.
-    Stale(IdKey, Fenced),
+    /// It answers a call that the upstream has, with what stands there in it.
+    Answers(IdKey, Ticket, Raw<Range<usize>>),
+    /// It answers a call that another session has taken over, likewise.
+    Stale(IdKey, Fenced, Raw<Range<usize>>),
+}
+
+/// An answer that came: a message in a line, and where in the message its payload stands.
+struct Came {
+    line: Arc<Vec<u8>>,
+    range: Range<usize>,
+    outcome: Raw<Range<usize>>,
+}
+
+impl Came {
+    /// Returns the raw payload.
+    fn raw(&self) -> Raw<&[u8]> {
+        let message = &self.line[self.range.clone()];
+        self.outcome.clone().map(|part| &message[part])
+    }
 }
 
 impl Session {
@@ -58,14 +73,22 @@ impl Session {
             Fate::Changed(line) => self.down.pass(line),
             Fate::Dropped(what) => self.note_dropped(what),
             Fate::Batch => self.upstream_array(line, now),
-            Fate::Answers(key, ticket) => {
+            Fate::Answers(key, ticket, outcome) => {
                 let slot = self.waits(&key).then(|| self.down.reserve(now));
-                let all = 0..line.len();
-                self.answered(&key, ticket, Arc::new(line), all, slot, now);
+                let came = Came {
+                    range: 0..line.len(),
+                    line: Arc::new(line),
+                    outcome,
+                };
+                self.answered(&key, ticket, came, slot, now);
             }
-            Fate::Stale(key, fenced) => {
-                let all = 0..line.len();
-                self.fenced_answered(key, &fenced, &Arc::new(line), all);
+            Fate::Stale(key, fenced, outcome) => {
+                let came = Came {
+                    range: 0..line.len(),
+                    line: Arc::new(line),
+                    outcome,
+                };
+                self.fenced_answered(key, &fenced, &came);
             }
         }
     }
@@ -85,18 +108,28 @@ impl Session {
                     self.down.edit(array, element, None);
                     dropped = Some(what);
                 }
-                Fate::Answers(key, ticket) => {
+                Fate::Answers(key, ticket, outcome) => {
                     let slot = if self.waits(&key) {
                         self.down.reserve_part(array, element.clone())
                     } else {
                         self.down.edit(array, element.clone(), None);
                         None
                     };
-                    self.answered(&key, ticket, Arc::clone(&line), element, slot, now);
+                    let came = Came {
+                        line: Arc::clone(&line),
+                        range: element,
+                        outcome,
+                    };
+                    self.answered(&key, ticket, came, slot, now);
                 }
-                Fate::Stale(key, fenced) => {
+                Fate::Stale(key, fenced, outcome) => {
                     self.down.edit(array, element.clone(), None);
-                    self.fenced_answered(key, &fenced, &line, element);
+                    let came = Came {
+                        line: Arc::clone(&line),
+                        range: element,
+                        outcome,
+                    };
+                    self.fenced_answered(key, &fenced, &came);
                 }
             }
         }
@@ -113,7 +146,7 @@ impl Session {
 
     /// Tells what becomes of a message, and learns from it what passes by.
     fn fate(&mut self, message: &[u8], now: Instant) -> Fate {
-        let key = match read_upstream(message) {
+        let (key, outcome) = match read_upstream(message) {
             UpstreamLine::Noise => return Fate::Noise,
             UpstreamLine::Batch => return Fate::Batch,
             UpstreamLine::Other if self.takes_odd_line(message, now) => return Fate::Own,
@@ -135,7 +168,9 @@ impl Session {
                     self.own_answered(&answer, now);
                     return Fate::Own;
                 }
-                self.in_flight(answer.id).unwrap_or_else(|| answer.id.key())
+                let key = self.in_flight(answer.id);
+                let key = key.unwrap_or_else(|| answer.id.key());
+                (key, answer.outcome_range())
             }
         };
         let key = self.seeded_key(key);
@@ -145,11 +180,11 @@ impl Session {
             }
             if let Stage::Forwarded(forwarded) = &flight.stage {
                 let ticket = forwarded.ticket;
-                return Fate::Answers(key, ticket);
+                return Fate::Answers(key, ticket, outcome);
             }
         }
         if let Some(fenced) = self.fenced.remove(&key) {
-            Fate::Stale(key, fenced)
+            Fate::Stale(key, fenced, outcome)
         } else if self.settled.has(&key) {
             Fate::Dropped("a second answer to a call")
         } else if self.flights.contains_key(&key) {
@@ -191,18 +226,9 @@ impl Session {
 
     /// A call that another session has taken over was answered all the same: what came is kept,
     /// and the caller has, or waits for, the new owner's outcome.
-    fn fenced_answered(
-        &mut self,
-        key: IdKey,
-        fenced: &Fenced,
-        line: &Arc<Vec<u8>>,
-        range: Range<usize>,
-    ) {
-        let UpstreamLine::Answer(answer) = read_upstream(&line[range]) else {
-            return;
-        };
+    fn fenced_answered(&mut self, key: IdKey, fenced: &Fenced, came: &Came) {
         let ticket = fenced.ticket;
-        let meaning = self.meaning(line, answer, &fenced.policy, fenced.is_cancelled);
+        let meaning = self.meaning(came, &fenced.policy, fenced.is_cancelled);
         let settlement = match meaning {
             Meaning::Outcome(answer) => Settlement::Answered {
                 ticket,
@@ -225,29 +251,20 @@ impl Session {
             .push((super::Asked::Nobody, Op::Settle(settlement)));
     }
 
-    /// A call was answered by what stands at `range` in the line. `slot` is kept for it, unless
-    /// nobody waits.
+    /// A call was answered. `slot` is kept for the answer, unless nobody waits.
     fn answered(
         &mut self,
         key: &IdKey,
         ticket: Ticket,
-        line: Arc<Vec<u8>>,
-        range: Range<usize>,
+        came: Came,
         mut slot: Option<Place>,
         now: Instant,
     ) {
         let Some(flight) = self.flights.get(key) else {
             return;
         };
-        let meaning = match read_upstream(&line[range.clone()]) {
-            UpstreamLine::Answer(answer) => {
-                self.meaning(&line, answer, &flight.policy, flight.is_cancelled)
-            }
-            UpstreamLine::Noise
-            | UpstreamLine::Batch
-            | UpstreamLine::Message { .. }
-            | UpstreamLine::Other => return,
-        };
+        let meaning = self.meaning(&came, &flight.policy, flight.is_cancelled);
+        let Came { line, range, .. } = came;
         self.settled.add(key.clone());
         let is_void = matches!(meaning, Meaning::NotExecuted(_));
         let settlement = match meaning {
@@ -311,15 +328,10 @@ impl Session {
         self.wake_waiters(ticket.fence, now);
     }
 
-    fn meaning(
-        &self,
-        line: &Arc<Vec<u8>>,
-        answer: frame::Answer<'_>,
-        policy: &Policy,
-        is_cancelled: bool,
-    ) -> Meaning {
+    fn meaning(&self, came: &Came, policy: &Policy, is_cancelled: bool) -> Meaning {
+        let line = &came.line;
         let keeps = |raw: &[u8]| policy.store_result && raw.len() as u64 <= policy.result_bytes_max;
-        match answer.outcome {
+        match came.raw() {
             Raw::Result(raw) => {
                 let view = read_result(raw);
                 let (status, round, task) = if view.is_input_required() {
