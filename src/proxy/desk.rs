@@ -19,7 +19,7 @@ use super::books::{FileGuard, now};
 use super::reconcile::{self, Heard, Ledger, Probe, Settled, ToolQuestion, Upstream};
 use crate::guard::story::Story;
 use crate::guard::verdict::{Act, Deed, Ruling};
-use crate::guard::{Done, Op};
+use crate::guard::{Done, Op, Settlement};
 use crate::journal::{Journal as _, JournalError, Session};
 use crate::rules::ids::{BranchId, Seq};
 
@@ -40,9 +40,12 @@ const LOG_GROWS_AFTER: u32 = 4;
 /// How long the log is made, in pages: what it holds before a commit moves it into the journal.
 const LOG_PAGES: u32 = 4096;
 
-/// After so many batches the log is moved into the journal as soon as no call is in flight, so
-/// that none has to wait for it later. Fewer are not worth their syncs.
-const LOG_MOVES_AFTER: u32 = 200;
+/// After so many pages the log is moved into the journal as soon as no call is in flight, so that
+/// none has to wait for it later. Fewer are not worth their syncs.
+const LOG_MOVES_AFTER: usize = 800;
+
+/// What a batch adds to the log beside its payloads, in pages, for a call at a time.
+const PAGES_OF_A_BATCH: usize = 4;
 
 /// How long no batch has come when the log is moved.
 const LOG_RESTS: Duration = Duration::from_millis(50);
@@ -106,6 +109,23 @@ enum Work {
     MoveLog,
 }
 
+/// About how many pages a batch writes to the log.
+fn pages_of(ops: &[Op]) -> usize {
+    let payload_bytes = |op: &Op| match op {
+        Op::Admit(call) => call
+            .arguments
+            .as_ref()
+            .map_or(0, |arguments| arguments.len()),
+        Op::Settle(Settlement::Answered { answer, .. }) | Op::TaskEnd { answer, .. }
+            if answer.is_kept =>
+        {
+            answer.body.len()
+        }
+        _ => 0,
+    };
+    PAGES_OF_A_BATCH + ops.iter().map(payload_bytes).sum::<usize>() / 4096
+}
+
 /// What a probe has to say.
 enum News {
     /// It has a question for the upstream, and waits for what comes of it.
@@ -141,8 +161,9 @@ pub(super) struct Desk {
     is_slow: bool,
     quick: u32,
     with_outcomes: u32,
-    /// Batches since the log was moved into the journal by us, and when the last one was.
-    unmoved: u32,
+    /// About how many pages have gone to the log since it was moved into the journal by us, and
+    /// when the last batch was.
+    unmoved: usize,
     last: Instant,
 }
 
@@ -210,7 +231,7 @@ impl Desk {
 
     /// Hands a batch in. Returns its result if it was done here; else the bell rings later.
     pub(super) fn submit(&mut self, ops: Vec<Op>, reconnects: bool) -> Option<Answer> {
-        self.unmoved = self.unmoved.saturating_add(1);
+        self.unmoved = self.unmoved.saturating_add(pages_of(&ops));
         self.last = Instant::now();
         let has_outcome = ops.iter().any(|op| matches!(op, Op::Settle(_)));
         let batch = Batch { ops, reconnects };
@@ -480,4 +501,32 @@ fn run(guard: &mut Guarded, work: Batch) -> (Answer, Duration) {
         },
         start.elapsed(),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::Answer;
+    use crate::journal::Payload;
+    use crate::rules::entry::Status;
+
+    #[test]
+    fn a_large_payload_is_worth_a_move_after_a_few() {
+        let end = |bytes: usize, is_kept| Op::TaskEnd {
+            task_id: "t".into(),
+            created_at: None,
+            answer: Answer {
+                status: Status::Completed,
+                is_error: false,
+                body: Payload::from(vec![b'1'; bytes]),
+                is_kept,
+                round: None,
+                task: None,
+            },
+        };
+        assert_eq!(pages_of(&[end(10, true)]), PAGES_OF_A_BATCH);
+        let large = pages_of(&[end(1_000_000, true)]);
+        assert!((240..260).contains(&large), "{large}");
+        assert_eq!(pages_of(&[end(1_000_000, false)]), PAGES_OF_A_BATCH);
+    }
 }
