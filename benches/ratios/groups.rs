@@ -187,7 +187,11 @@ fn megabyte(plan: &Plan, table: &mut Table) -> io::Result<()> {
 
     let load = Load::of(100);
     let mut peers = Vec::new();
-    for between in [synced(plan), journal(plan, "megabyte")] {
+    for between in [
+        synced(plan),
+        journal(plan, "megabyte"),
+        bare(&plan.folder, "megabyte"),
+    ] {
         peers.push(warmed(&between, Some(1_000_000), load, 5)?);
     }
     let found = rounds(plan.rounds, &mut peers, |peer| peer.sequential(load, 8))?;
@@ -195,6 +199,8 @@ fn megabyte(plan: &Plan, table: &mut Table) -> io::Result<()> {
     table.ratio("synced log, 1 MB results, p50", "µs", Goal::Shown, log);
     let what = "journaled, 1 MB results, p50 / synced log";
     table.ratio(what, "x", Goal::Most(1.3), ratio(&found, 1, 0, middle));
+    let what = "relay-sqlite2, 1 MB results, p50 / synced log";
+    table.ratio(what, "x", Goal::Shown, ratio(&found, 2, 0, middle));
     peers.into_iter().try_for_each(Peer::end)
 }
 
