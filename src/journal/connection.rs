@@ -6,8 +6,8 @@
 //! then read back, the journal mode from the file's own header.
 //!
 //! Invariants: no byte is changed before the file is known to be a journal that this release can
-//! write; `synchronous=EXTRA` holds before the switch to WAL; whoever writes has seen the
-//! folder's entry made durable. Nothing is followed, interpreted as a URI, or made: [`open`]
+//! write; `synchronous=EXTRA` holds before the switch to WAL; whoever writes makes the folder's
+//! entry durable first ([`Watch::make_durable`]). Nothing is followed, interpreted as a URI, or made: [`open`]
 //! never makes a journal.
 //!
 //! It must not know tables: the schema is the caller's.
@@ -28,7 +28,7 @@ use super::pinned::{FileId, Pinned};
 use super::place::{
     Companion, JournalPath, Present, State, Warning, inspect, require_known_version,
 };
-use super::whole_file::sync_folder;
+use super::whole_file::Folder;
 
 /// The `application_id` of every journal: the letters `CPJL`.
 pub const APPLICATION_ID: i32 = 0x4350_4A4C;
@@ -78,8 +78,8 @@ pub struct OpenJournal {
 
 /// Opens the journal that stands at `journal`.
 ///
-/// On return with [`Access::ReadWrite`] a commit is durable once it is acknowledged, and the
-/// journal's name is durable. On a file system that can't carry a write-ahead log the journal is
+/// On return with [`Access::ReadWrite`] a commit is durable once it is acknowledged, if the
+/// journal's name is: call [`Watch::make_durable`] before the first one. On a file system that can't carry a write-ahead log the journal is
 /// put into rollback mode, with a warning, for which nobody else may have it open.
 ///
 /// # Errors
@@ -107,10 +107,10 @@ pub fn open(
         }
     };
     let mut warnings = warnings;
-    if access == Access::ReadWrite {
-        let folder = journal.folder();
-        sync_folder(folder).map_err(|error| CannotUse::io("sync", folder, error))?;
-    }
+    let folder = journal.folder();
+    let unsynced = (access == Access::ReadWrite)
+        .then(|| Folder::open(folder).map_err(|error| CannotUse::io("sync", folder, error)))
+        .transpose()?;
 
     // Declared before the connection, so that on every way out it is closed after it.
     let pinned;
@@ -152,7 +152,7 @@ pub fn open(
     // A read, so that the log and its index are open, and an exclusive lock is let go.
     settings.number("PRAGMA user_version")?;
     let is_wal = settings.header()?.is_wal();
-    let watch = Watch::begin(journal, pinned, is_wal)?;
+    let watch = Watch::begin(journal, pinned, unsynced, is_wal)?;
     Ok(OpenJournal {
         connection,
         watch,
@@ -412,10 +412,17 @@ pub struct Watch {
     files: Vec<(PathBuf, FileId)>,
     // Kept so that the inode can't be given to another file, and for the reason in `OpenJournal`.
     _pinned: Pinned,
+    /// The journal's folder, until the journal's name in it is durable; `None` for readers.
+    unsynced: Option<Folder>,
 }
 
 impl Watch {
-    fn begin(journal: &JournalPath, pinned: Pinned, is_wal: bool) -> Result<Self, CannotUse> {
+    fn begin(
+        journal: &JournalPath,
+        pinned: Pinned,
+        unsynced: Option<Folder>,
+        is_wal: bool,
+    ) -> Result<Self, CannotUse> {
         let mut files = vec![(journal.as_path().to_owned(), pinned.id())];
         if is_wal {
             for companion in [Companion::Wal, Companion::Shm] {
@@ -431,9 +438,35 @@ impl Watch {
         let watch = Self {
             files,
             _pinned: pinned,
+            unsynced,
         };
         watch.check()?;
         Ok(watch)
+    }
+
+    /// Makes the journal's name durable, the first time that it is called.
+    ///
+    /// Call it before the first commit: whoever made the journal may have been killed before it
+    /// came to this. It is apart from [`open`], as a start does not need it and has to wait for
+    /// the disk's own cache with it.
+    ///
+    /// # Errors
+    ///
+    /// [`CannotUse::Io`]; the next call tries again.
+    pub fn make_durable(&mut self) -> Result<(), CannotUse> {
+        if let Some(folder) = &self.unsynced {
+            let path = self.files[0].0.parent().unwrap_or(Path::new("/"));
+            folder
+                .sync()
+                .map_err(|error| CannotUse::io("sync", path, error))?;
+            self.unsynced = None;
+        }
+        Ok(())
+    }
+
+    /// Notes that the journal's name is durable: the caller has just made it so.
+    pub fn is_durable_already(&mut self) {
+        self.unsynced = None;
     }
 
     /// Checks that each file is still there and the same; one `lstat` a file, about a microsecond.

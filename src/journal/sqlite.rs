@@ -103,6 +103,16 @@ impl SqliteJournal {
         &self.db
     }
 
+    /// Does now what the first transaction would do first: checks that the journal is in its place
+    /// and makes its name durable.
+    ///
+    /// # Errors
+    ///
+    /// The journal is not in its place any more, or the system does not tell.
+    pub fn check_place(&mut self) -> Result<(), JournalError> {
+        (self.still_there)()
+    }
+
     /// Makes the write-ahead log at least `pages` long, so that commits write over what is there.
     ///
     /// A log that grows has to have its new size made durable by each commit as well, which takes

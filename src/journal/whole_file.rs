@@ -193,17 +193,33 @@ fn regular(file: File) -> io::Result<File> {
 
 /// Makes the entries of `folder` durable.
 pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
-    match File::open(folder)?.sync_all() {
-        // Some network file systems can't sync a folder; they write entries through.
-        Err(error)
-            if matches!(
-                error.raw_os_error(),
-                Some(libc::EINVAL | libc::ENOTSUP | libc::EBADF)
-            ) =>
-        {
-            Ok(())
+    Folder::open(folder)?.sync()
+}
+
+/// A folder whose entries are to be made durable later.
+#[derive(Debug)]
+pub(crate) struct Folder(File);
+
+impl Folder {
+    /// Opens the folder, so that one that can't be synced is known at once.
+    pub(crate) fn open(folder: &Path) -> io::Result<Self> {
+        File::open(folder).map(Self)
+    }
+
+    /// Makes the entries durable that the folder has now.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        match self.0.sync_all() {
+            // Some network file systems can't sync a folder; they write entries through.
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::EINVAL | libc::ENOTSUP | libc::EBADF)
+                ) =>
+            {
+                Ok(())
+            }
+            result => result,
         }
-        result => result,
     }
 }
 

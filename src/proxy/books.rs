@@ -59,20 +59,16 @@ pub fn now() -> Micros {
     Micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
 }
 
-/// Checks, before the upstream is started, that the journal can be used, or can be made.
+/// Checks, before the upstream is started, that a journal that is not there can be made.
 ///
 /// # Errors
 ///
-/// As it says; the journal was left as it is.
-pub fn check(path: &JournalPath) -> Result<State, CannotUse> {
-    let state = place::inspect(path)?;
-    if state == State::Absent {
-        place::prepare_parent(path)?;
-    }
-    Ok(state)
+/// As it says; no file was made.
+pub fn prepare(path: &JournalPath) -> Result<(), CannotUse> {
+    place::prepare_parent(path)
 }
 
-/// Makes the journal if there is none, opens it, and compares what is cheap to compare.
+/// Makes the journal if there is none, and opens it like [`open_present`].
 ///
 /// # Errors
 ///
@@ -84,13 +80,41 @@ pub fn open(
     session: Session,
 ) -> Result<Books, CannotUse> {
     let filesystem = filesystem::kind(path.folder())?;
-    if place::inspect(path)? == State::Absent {
+    let is_made = place::inspect(path)? == State::Absent;
+    if is_made {
         let own = WorkflowId(path.as_path().to_string_lossy().into_owned());
         let image = schema::empty_image(random(), &own, now())
             .map_err(|source| CannotUse::sqlite("make", path.as_path(), source))?;
         place::create(path, &image, &filesystem)?;
     }
-    let (mut journal, mut warnings) = open_sqlite(path, &filesystem)?;
+    let (journal, warnings) = connect(path, &filesystem, is_made)?;
+    keep(path, journal, warnings, options, guardian, session)
+}
+
+/// Opens a journal that is there, and compares what is cheap to compare.
+///
+/// # Errors
+///
+/// As [`open`], and [`CannotUse::Absent`].
+pub fn open_present(
+    path: &JournalPath,
+    options: Options,
+    guardian: Arc<Mutex<Guardian>>,
+    session: Session,
+) -> Result<Books, CannotUse> {
+    let filesystem = filesystem::kind(path.folder())?;
+    let (journal, warnings) = connect(path, &filesystem, false)?;
+    keep(path, journal, warnings, options, guardian, session)
+}
+
+fn keep(
+    path: &JournalPath,
+    mut journal: SqliteJournal,
+    mut warnings: Vec<Warning>,
+    options: Options,
+    guardian: Arc<Mutex<Guardian>>,
+    session: Session,
+) -> Result<Books, CannotUse> {
     let uid = journal.identity().uid;
     // The mark is read before the snapshot whose highest fence it is compared with.
     let (mark, read) = Mark::open(path, &uid)?;
@@ -254,7 +278,7 @@ fn uptime_ms() -> u64 {
 }
 
 /// Opens the journal at `path` for writing, checked and watched: all that stands between a file and
-/// the guard.
+/// the guard. On return its name is durable.
 ///
 /// # Errors
 ///
@@ -263,7 +287,24 @@ pub fn open_sqlite(
     path: &JournalPath,
     filesystem: &Filesystem,
 ) -> Result<(SqliteJournal, Vec<Warning>), CannotUse> {
-    let opened = connection::open_patiently(path, Access::ReadWrite, filesystem, PATIENCE)?;
+    let (mut journal, warnings) = connect(path, filesystem, false)?;
+    journal
+        .check_place()
+        .map_err(|error| damaged(path, &error))?;
+    Ok((journal, warnings))
+}
+
+/// Like [`open_sqlite`], but the name is durable only if the caller has made it so (`is_durable`);
+/// if not, that comes before the first transaction.
+fn connect(
+    path: &JournalPath,
+    filesystem: &Filesystem,
+    is_durable: bool,
+) -> Result<(SqliteJournal, Vec<Warning>), CannotUse> {
+    let mut opened = connection::open_patiently(path, Access::ReadWrite, filesystem, PATIENCE)?;
+    if is_durable {
+        opened.watch.is_durable_already();
+    }
     let shape = schema::shape(&opened.connection)
         .map_err(|source| CannotUse::sqlite("read", path.as_path(), source))?;
     if shape != schema::expected_shape() {
@@ -303,11 +344,12 @@ pub fn open_sqlite(
         }
     };
     let still_there = move || {
-        let watches = watches.lock().unwrap_or_else(PoisonError::into_inner);
-        match watches.last().map(Watch::check) {
-            Some(Err(error)) => Err(unusable(&error)),
-            Some(Ok(())) | None => Ok(()),
-        }
+        let mut watches = watches.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(watch) = watches.last_mut() else {
+            return Ok(());
+        };
+        let checked = watch.make_durable().and_then(|()| watch.check());
+        checked.map_err(|error| unusable(&error))
     };
     let journal = SqliteJournal::open(Box::new(connect), Box::new(still_there))
         .map_err(|error| damaged(path, &error))?;

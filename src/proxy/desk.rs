@@ -103,6 +103,8 @@ struct Batch {
 
 enum Work {
     Batch(Batch),
+    /// Do what the first batch would have to wait for.
+    CheckPlace,
     /// Make the journal's log long.
     GrowLog,
     /// Move the log into the journal.
@@ -174,8 +176,12 @@ impl Desk {
     ///
     /// No thread or no socket pair can be had.
     pub(super) fn new(guard: Guarded) -> std::io::Result<Self> {
-        let guard = Arc::new(Mutex::new(guard));
         let (to_thread, work) = channel::<Work>();
+        if matches!(guard, Guarded::Open(_)) {
+            // The receiver is in scope.
+            let _ = to_thread.send(Work::CheckPlace);
+        }
+        let guard = Arc::new(Mutex::new(guard));
         let (answers, from_thread) = channel();
         let (bell, mut ring) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
@@ -190,6 +196,10 @@ impl Desk {
                 while let Ok(work) = work.recv() {
                     let batch = match work {
                         Work::Batch(batch) => batch,
+                        Work::CheckPlace => {
+                            check_place(&shared);
+                            continue;
+                        }
                         Work::GrowLog => {
                             grow_log(&shared);
                             continue;
@@ -271,7 +281,7 @@ impl Desk {
             Err(SendError(work)) => Some(Answer {
                 ops: match work {
                     Work::Batch(batch) => batch.ops,
-                    Work::GrowLog | Work::MoveLog => Vec::new(),
+                    Work::CheckPlace | Work::GrowLog | Work::MoveLog => Vec::new(),
                 },
                 result: Err(JournalError::Failed(
                     "the journal's thread has ended".into(),
@@ -464,6 +474,16 @@ impl Ledger for SharedGuard {
     ) -> Result<Ruling, JournalError> {
         let mut guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         guard.guard()?.rule(place, act, deed, now(), is_trial)
+    }
+}
+
+fn check_place(guard: &Mutex<Guarded>) {
+    let mut guard = guard.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Guarded::Open(guard) = &mut *guard
+        && let Err(error) = guard.journal().check_place()
+    {
+        // The first batch is refused with it, if it is still so then.
+        tracing::debug!("the journal is not ready: {error}");
     }
 }
 

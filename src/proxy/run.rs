@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::books;
+use super::books::{self, Books, FileGuard};
 use super::child::{Upstream, UpstreamCommand};
 use super::desk::{Desk, Guarded};
 use super::driver::{Driver, Edges};
@@ -18,7 +18,7 @@ use super::signals::Signals;
 use super::stderr::StderrSink;
 use crate::guard;
 use crate::journal::cannot_use::CannotUse;
-use crate::journal::place::{JournalPath, State};
+use crate::journal::place::JournalPath;
 use crate::journal::{self};
 
 /// What a run needs to know.
@@ -72,19 +72,36 @@ pub fn run(settings: Settings) -> Result<RunEnd, Failure> {
     if let Ok(sink) = Sink::stderr() {
         settings.stderr.queue_to(sink);
     }
-    let guardian = Guardian::spawn().unwrap_or_else(|error| {
-        tracing::warn!(
-            "no guardian: if checkpoint is killed, the upstream may outlive it: {error}"
-        );
-        Guardian::absent()
-    });
-    let guardian = Arc::new(Mutex::new(guardian));
+    let guardian = Arc::new(Mutex::new(Guardian::absent()));
+    let stand = || {
+        let spawned = Guardian::spawn().unwrap_or_else(|error| {
+            tracing::warn!(
+                "no guardian: if checkpoint is killed, the upstream may outlive it: {error}"
+            );
+            Guardian::absent()
+        });
+        *guardian.lock().unwrap_or_else(PoisonError::into_inner) = spawned;
+    };
     let mut guarded = match &settings.journal {
         None => {
+            stand();
             tracing::warn!("no --journal: calls are relayed and not recorded");
             None
         }
-        Some(path) => Some(journal(path, &settings, &guardian)?),
+        // Where there is none to open, a thread costs more than it saves.
+        Some(path) if !path.as_path().exists() => {
+            stand();
+            Some(journal(path, &settings, &guardian)?)
+        }
+        // Neither needs the other, and a process takes half as long to start as a journal to open.
+        Some(path) => std::thread::scope(|scope| {
+            let beside = std::thread::Builder::new().spawn_scoped(scope, stand);
+            if beside.is_err() {
+                stand();
+            }
+            journal(path, &settings, &guardian)
+        })
+        .map(Some)?,
     };
     let upstream = {
         let mut guardian = guardian.lock().unwrap_or_else(PoisonError::into_inner);
@@ -138,23 +155,28 @@ fn journal(
 ) -> Result<Guarded, Failure> {
     let options = settings.guard.clone();
     let guardian = Arc::clone(guardian);
-    let open = {
-        let path = path.clone();
-        move |row| {
-            let books = books::open(&path, options.clone(), Arc::clone(&guardian), row)?;
-            for warning in &books.warnings {
-                tracing::warn!("{warning}");
-            }
-            Ok::<_, CannotUse>(books.guard)
-        }
-    };
-    if books::check(path)? == State::Absent {
-        return Ok(Guarded::Later {
-            open: Box::new(move |row| open(row).map_err(|error| books::unusable(&error))),
-            row: Box::new(session_row()),
-        });
+    let present = books::open_present(path, options.clone(), Arc::clone(&guardian), session_row());
+    match present {
+        Err(CannotUse::Absent { .. }) => books::prepare(path)?,
+        present => return Ok(Guarded::Open(Box::new(warned(present?)))),
     }
-    Ok(Guarded::Open(Box::new(open(session_row())?)))
+    let path = path.clone();
+    let open = move |row| {
+        books::open(&path, options.clone(), Arc::clone(&guardian), row)
+            .map(warned)
+            .map_err(|error| books::unusable(&error))
+    };
+    Ok(Guarded::Later {
+        open: Box::new(open),
+        row: Box::new(session_row()),
+    })
+}
+
+fn warned(books: Books) -> FileGuard {
+    for warning in &books.warnings {
+        tracing::warn!("{warning}");
+    }
+    books.guard
 }
 
 fn session_row() -> journal::Session {
