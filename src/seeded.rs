@@ -65,6 +65,12 @@ bugs! {
         RefusedCallForwarded,
         /// Reservations are committed without a sync.
         NoSync,
+        /// Where outcomes are deferred, reservations are, too.
+        ReservationDeferred,
+        /// Where outcomes are deferred, questions and tasks are, too.
+        QuestionDeferred,
+        /// Where outcomes are deferred, those of calls that may run again are, too.
+        RerunDeferred,
         /// The guard lets an equal call pass beside a doubt.
         GuardSkipsDoubt,
         /// The guard takes a call whose caller gave up for one that has nothing to do with it.

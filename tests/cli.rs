@@ -269,6 +269,7 @@ fn bad_variables_are_named_too() {
         ("CHECKPOINT_LOG", "loud", "expected off, error"),
         ("CHECKPOINT_RUN_ID", "", "not empty"),
         ("CHECKPOINT_THREAD_ID", "", "not empty"),
+        ("CHECKPOINT_DURABILITY", "maybe", "full or deferred"),
     ] {
         refused(&["--", "p"], &[(name, value)], &[name, word]);
     }

@@ -32,6 +32,16 @@ pub enum OnDivergence {
     Fork,
 }
 
+/// When an outcome is durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Durability {
+    /// Before it is told.
+    #[default]
+    Full,
+    /// Soon after.
+    Deferred,
+}
+
 /// The form of a refusal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Refusals {
@@ -95,6 +105,21 @@ pub struct ProxyArgs {
     /// upstream whose hints you have read and believe. Tools that were not listed are journaled.
     #[arg(long, help_heading = JOURNAL)]
     pub trust_annotations: bool,
+
+    /// When outcomes are synced: full or deferred [env: CHECKPOINT_DURABILITY] [default: full]
+    ///
+    /// `full`: before they are told. `deferred`: a final result or error is told first and synced
+    /// with the next call's reservation, after 20 ms, or at the run's end, whichever comes first.
+    /// LIMIT: until then a power cut (not a crash, not kill -9) turns the answered call into one in
+    /// doubt: it is refused, and never runs again by itself. Reservations, questions, task handles
+    /// and outcomes of at-least-once calls are always synced first. Needs --journal.
+    #[arg(
+        long,
+        value_name = "full|deferred",
+        hide_possible_values = true,
+        help_heading = JOURNAL
+    )]
+    pub durability: Option<Durability>,
 
     /// Keep no arguments on disk, only their keyed signature and size
     ///

@@ -19,7 +19,7 @@ use super::error::{CliError, Kind};
 use super::exit::Exit;
 use super::logging;
 use super::settings::{
-    CallIdFrom, OnDivergence, OnInDoubt, ProxySettings, Refusals, UpstreamCommand,
+    CallIdFrom, Durability, OnDivergence, OnInDoubt, ProxySettings, Refusals, UpstreamCommand,
 };
 
 /// For how long a caller waits for a call whose own caller gave up, where no timeout is set
@@ -58,6 +58,7 @@ pub(super) fn run(settings: ProxySettings) -> Result<Exit, CliError> {
                 OnDivergence::Strict => policy::OnDivergence::Strict,
                 OnDivergence::Fork => policy::OnDivergence::Fork,
             },
+            defers: settings.durability == Durability::Deferred,
             key: None,
         },
         line_bytes_max: settings.max_message_bytes,

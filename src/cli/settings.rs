@@ -13,7 +13,7 @@ use super::error::CliError;
 use super::logging::{LogLevel, LogSettings};
 use super::policy_file;
 use super::proxy_args::ProxyArgs;
-pub use super::proxy_args::{OnDivergence, OnInDoubt, Refusals};
+pub use super::proxy_args::{Durability, OnDivergence, OnInDoubt, Refusals};
 use super::values;
 use crate::rules::policy::{PolicySet, ThreadId};
 
@@ -42,6 +42,8 @@ pub struct ProxySettings {
     pub supersede: bool,
     /// Whether tools that call themselves read-only are relayed without an entry.
     pub trust_annotations: bool,
+    /// When outcomes are durable.
+    pub durability: Durability,
     /// Whether arguments are kept off the disk.
     pub redact_args: bool,
     /// The name and version shown to the client; `None` keeps the upstream's own.
@@ -130,6 +132,7 @@ pub fn resolve(args: ProxyArgs, log: LogSettings, env: Env<'_>) -> Result<ProxyS
         max_calls: args.max_calls,
         supersede: args.supersede,
         trust_annotations: args.trust_annotations,
+        durability: durability(args.durability, env)?,
         redact_args: args.redact_args_in_journal,
         identity,
         refusals: args.refusals,
@@ -153,7 +156,9 @@ fn refuse_without_journal(args: &ProxyArgs, env: Env<'_>) -> Result<(), CliError
         return Ok(());
     }
     let is_fork = args.on_divergence == Some(OnDivergence::Fork);
+    let is_deferred = args.durability == Some(Durability::Deferred);
     let flags = [
+        ("--durability deferred", is_deferred),
         ("--redact-args-in-journal", args.redact_args_in_journal),
         ("--resume", args.resume),
         ("--on-divergence fork", is_fork),
@@ -229,6 +234,20 @@ pub(super) fn id(
     env: Env<'_>,
 ) -> Result<Option<String>, CliError> {
     text(flag, value, variable, env, values::parse_id)
+}
+
+/// Resolves `--durability`.
+fn durability(flag: Option<Durability>, env: Env<'_>) -> Result<Durability, CliError> {
+    if let Some(durability) = flag {
+        return Ok(durability);
+    }
+    let parse = |text: &str| {
+        <Durability as clap::ValueEnum>::from_str(text, false)
+            .map_err(|_| "expected full or deferred".to_owned())
+    };
+    let variable = "CHECKPOINT_DURABILITY";
+    let durability = text("--durability <full|deferred>", None, variable, env, parse)?;
+    Ok(durability.unwrap_or_default())
 }
 
 /// Resolves `--log`.

@@ -155,6 +155,7 @@ pub(crate) fn admission(guard: &mut TestGuard, call: Call, at: i64) -> Admission
 pub(crate) fn settle(guard: &mut TestGuard, ticket: Ticket, answer: Answer, at: i64) {
     let settlement = Settlement::Answered {
         first_wins: false,
+        may_rerun: false,
         ticket,
         signature: Signature([0; 32]),
         answer,

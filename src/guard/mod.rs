@@ -15,6 +15,7 @@ mod admit;
 pub mod closing;
 mod cursor;
 mod delivery;
+mod durability;
 #[cfg(test)]
 pub(crate) mod fixture;
 pub mod fork;
@@ -117,6 +118,8 @@ pub struct Options {
     pub resumes: bool,
     /// `--on-divergence`.
     pub on_divergence: OnDivergence,
+    /// `--durability deferred`: a final outcome's sync rides on a later one.
+    pub defers: bool,
 }
 
 impl Default for Options {
@@ -133,6 +136,7 @@ impl Default for Options {
             supersedes: false,
             resumes: false,
             on_divergence: OnDivergence::Strict,
+            defers: false,
         }
     }
 }
@@ -213,6 +217,8 @@ pub struct Guard<J, S> {
     cursors: BTreeMap<u64, cursor::Cursor>,
     /// Workflows that this run has taken over.
     superseded: BTreeSet<u64>,
+    /// Outcomes were committed that no sync of this process has reached.
+    owes_sync: bool,
 }
 
 impl<J: Journal, S: Surroundings> Guard<J, S> {
@@ -228,6 +234,7 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
             redelivering: BTreeSet::new(),
             cursors: BTreeMap::new(),
             superseded: BTreeSet::new(),
+            owes_sync: false,
         }
     }
 
@@ -245,23 +252,6 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
     /// and something else is written, else with it.
     pub fn describe(&mut self, change: impl FnOnce(&mut Session)) {
         change(&mut self.session_row);
-    }
-
-    /// Returns whether the next [`Guard::run`] of these needs a sync.
-    fn durability(&self, ops: &[Op]) -> Durability {
-        let lazy = ops.iter().all(|op| match op {
-            // A lease that a power cut takes back is over with the boot anyway.
-            Op::Deliver(_) | Op::Keep(_) | Op::Renew(..) | Op::Confirm(_) => true,
-            Op::Note(note) => note.merges,
-            Op::Admit(_) | Op::Settle(_) | Op::GiveUp(..) | Op::TaskEnd { .. } | Op::EndSession => {
-                false
-            }
-        });
-        if lazy || seeded::has(Bug::NoSync) {
-            Durability::Process
-        } else {
-            Durability::Power
-        }
     }
 
     /// Begins a transaction with what its steps know and what they are going to change of the
@@ -297,7 +287,7 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
     }
 
     /// Does all of it in one transaction and answers in the same order. On return everything is
-    /// durable; on an error nothing of it was kept, or what was kept is unknown
+    /// durable, but for what [`Guard::owes_sync`] tells; on an error nothing of it was kept, or what was kept is unknown
     /// ([`JournalError::is_final`]).
     ///
     /// # Errors
@@ -326,6 +316,7 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
         }
         let changes = visit.commit()?;
         // Only now has anything happened.
+        self.committed(ops, durability, changes.highest.is_some());
         self.session = changes.session;
         self.cursors = changes.cursors;
         self.superseded = changes.superseded;

@@ -406,6 +406,7 @@ impl Model {
                 ticket,
                 signature: Signature([0; 32]),
                 first_wins: false,
+                may_rerun: false,
                 answer: super::Answer {
                     is_error: state == State::ToolError,
                     ..answer(status, &body)

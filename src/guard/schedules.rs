@@ -401,6 +401,7 @@ impl Model {
                     ticket,
                     signature: Signature([0; 32]),
                     first_wins: !self.policy.fences_results,
+                    may_rerun: false,
                     answer: Answer {
                         is_error,
                         ..answer(status, &body)

@@ -76,6 +76,8 @@ pub enum Settlement {
         signature: Signature,
         /// Whoever finishes first settles the entry, also from an attempt that was taken over.
         first_wins: bool,
+        /// Its policy lets it run again where its outcome is not known (at-least-once).
+        may_rerun: bool,
         /// How.
         answer: Answer,
     },

@@ -1,9 +1,10 @@
-use super::fixture::{TestGuard, World, call, reserve};
+use super::fixture::{TestGuard, World, answer, call, deliver, reserve, settle};
 use super::verdict::{Act, Deed, Refused, Ruling, Verdict};
-use super::{Done, Note, Op, Settlement, Ticket};
+use super::{Answer, Done, Note, Op, Options, Settlement, Ticket};
 use crate::journal::Durability;
-use crate::rules::entry::{GaveUp, Unanswered};
+use crate::rules::entry::{GaveUp, Status, Unanswered};
 use crate::rules::ids::{Fence, Micros, SessionId};
+use crate::rules::signature::Signature;
 
 fn note(merges: bool) -> Op {
     Op::Note(Note {
@@ -39,6 +40,7 @@ fn a_batch_is_synced_where_something_in_it_must_survive_a_power_cut() {
     ];
     let firm = [
         Op::Admit(Box::new(call(Some(2), "{}"))),
+        answered(ticket, answer(Status::Completed, "{}"), false),
         lost(ticket),
         Op::GiveUp(ticket, GaveUp::Gone),
         note(false),
@@ -49,6 +51,96 @@ fn a_batch_is_synced_where_something_in_it_must_survive_a_power_cut() {
         let batch = [lazy.as_slice(), std::slice::from_ref(op)].concat();
         assert_eq!(guard.durability(&batch), Durability::Power, "{op:?}");
     }
+}
+
+fn answered(ticket: Ticket, answer: Answer, may_rerun: bool) -> Op {
+    Op::Settle(Settlement::Answered {
+        ticket,
+        signature: Signature([0; 32]),
+        first_wins: false,
+        may_rerun,
+        answer,
+    })
+}
+
+fn deferring() -> Options {
+    Options {
+        defers: true,
+        ..Options::default()
+    }
+}
+
+/// Only what is over and can't run again may wait for a sync; whoever goes on from an answer
+/// (a question, a task, "it was not executed") finds it after a power cut.
+#[test]
+fn only_a_final_outcome_is_deferred_and_only_where_that_was_asked_for() {
+    for (options, expected) in [
+        (Options::default(), Durability::Power),
+        (deferring(), Durability::Process),
+    ] {
+        let world = World::new();
+        let mut guard = world.guard_with(options);
+        let ticket = reserve(&mut guard, call(None, "{}"), 1_000);
+        let settles = |status, may_rerun| answered(ticket, answer(status, "{}"), may_rerun);
+        for status in [Status::Completed, Status::Failed] {
+            let batch = [settles(status, false), Op::Deliver(ticket), note(true)];
+            assert_eq!(guard.durability(&batch), expected, "{status:?}");
+        }
+        let void = Op::Settle(Settlement::Void {
+            ticket,
+            detail: "{}".into(),
+        });
+        let overdue = Op::Settle(Settlement::Overdue {
+            ticket,
+            detail: "{}".into(),
+        });
+        for op in [
+            settles(Status::InputRequired, false),
+            settles(Status::Accepted, false),
+            settles(Status::Completed, true),
+            settles(Status::Failed, true),
+            lost(ticket),
+            void,
+            overdue,
+            Op::TaskEnd {
+                task_id: "t-1".into(),
+                created_at: None,
+                answer: answer(Status::Completed, "{}"),
+            },
+            Op::Admit(Box::new(call(None, "{\"n\":2}"))),
+            Op::GiveUp(ticket, GaveUp::Gone),
+            note(false),
+            Op::EndSession,
+        ] {
+            let batch = [settles(Status::Completed, false), op.clone()];
+            assert_eq!(guard.durability(&batch), Durability::Power, "{op:?}");
+        }
+    }
+}
+
+/// A commit that writes nothing is not synced, so that it pays no debt.
+#[test]
+fn a_deferred_outcome_is_owed_a_sync_until_a_reservation_is_committed() {
+    let world = World::new();
+    let mut guard = world.guard_with(deferring());
+    let first = reserve(&mut guard, call(Some(1), "{}"), 1_000);
+    assert!(!guard.owes_sync());
+    settle(&mut guard, first, answer(Status::Completed, "{}"), 2_000);
+    assert!(guard.owes_sync());
+    deliver(&mut guard, first, 3_000);
+    let replay = Op::Admit(Box::new(call(Some(1), "{}")));
+    guard.run(&[replay], Micros(4_000)).unwrap();
+    assert!(guard.owes_sync(), "nothing was reserved");
+    let second = reserve(&mut guard, call(Some(2), "{}"), 5_000);
+    assert!(!guard.owes_sync());
+    settle(&mut guard, second, answer(Status::Failed, "{}"), 6_000);
+    assert!(guard.owes_sync());
+    guard.journal().sync_log().unwrap();
+    guard.synced();
+    assert!(!guard.owes_sync());
+    let third = reserve(&mut guard, call(Some(3), "{}"), 7_000);
+    settle(&mut guard, third, answer(Status::Accepted, "{}"), 8_000);
+    assert!(!guard.owes_sync(), "a task's handle was synced");
 }
 
 /// A verdict of the guard's own: who gave it, and whether it was given.

@@ -130,14 +130,10 @@ impl SqliteJournal {
             return Ok(false);
         }
         (self.still_there)()?;
-        let db = &self.db;
-        let mode: String = db
-            .pragma_query_value(None, "journal_mode", |row| row.get(0))
-            .map_err(|error| classify(&error))?;
-        let Some(path) = db.path().filter(|_| mode == "wal") else {
+        let Some(log) = self.log()? else {
             return Ok(false);
         };
-        let log = std::path::PathBuf::from(format!("{path}-wal"));
+        let db = &self.db;
         let wanted = u64::from(pages) * PAGE_BYTES;
         if std::fs::symlink_metadata(&log).map_or(true, |found| found.len() >= wanted) {
             return Ok(false);
@@ -174,6 +170,40 @@ impl SqliteJournal {
         Ok(true)
     }
 
+    /// Returns where the write-ahead log is, if there is one.
+    fn log(&self) -> Result<Option<std::path::PathBuf>, JournalError> {
+        let mode: String = self
+            .db
+            .pragma_query_value(None, "journal_mode", |row| row.get(0))
+            .map_err(|error| classify(&error))?;
+        let path = self.db.path().filter(|_| mode == "wal");
+        Ok(path.map(|path| format!("{path}-wal").into()))
+    }
+
+    /// Makes durable what was committed without a sync, by whomever: it is all in the log. A
+    /// journal without one is left alone.
+    ///
+    /// # Errors
+    ///
+    /// The log can't be synced. As after a failed commit, what is durable is unknown then, and
+    /// nothing more is written by this process.
+    pub fn sync_log(&mut self) -> Result<(), JournalError> {
+        if let Some(failed) = &self.failed {
+            return Err(failed.clone());
+        }
+        (self.still_there)()?;
+        let Some(log) = self.log()? else {
+            return Ok(());
+        };
+        // The log's own descriptors are SQLite's, and hold no locks.
+        let synced = std::fs::File::open(log).and_then(|log| log.sync_data());
+        synced.map_err(|error| {
+            let error = JournalError::Failed(format!("the log can't be synced: {error}"));
+            self.failed = Some(error.clone());
+            error
+        })
+    }
+
     /// Moves the log into the journal, as far as no reader still needs it, and waits for nobody
     /// (SQLite, "PRAGMA wal_checkpoint", PASSIVE). For a moment in which no call is waiting: a log
     /// that has become long is moved by a commit, and that call waits for it.
@@ -201,12 +231,13 @@ impl SqliteJournal {
 
     fn set_durability(&mut self, durability: Durability) -> Result<(), JournalError> {
         if self.durability != durability {
-            let level = match durability {
-                Durability::Process => "NORMAL",
-                Durability::Power => "EXTRA",
+            // Twice a call where outcomes are deferred: no text is put together for it.
+            let pragma = match durability {
+                Durability::Process => "PRAGMA synchronous=NORMAL",
+                Durability::Power => "PRAGMA synchronous=EXTRA",
             };
             self.db
-                .pragma_update(None, "synchronous", level)
+                .execute_batch(pragma)
                 .map_err(|error| classify(&error))?;
             self.durability = durability;
         }

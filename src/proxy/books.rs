@@ -87,8 +87,8 @@ pub fn open(
             .map_err(|source| CannotUse::sqlite("make", path.as_path(), source))?;
         place::create(path, &image, &filesystem)?;
     }
-    let (journal, warnings) = connect(path, &filesystem, is_made)?;
-    keep(path, journal, warnings, options, guardian, session)
+    let opened = connect(path, &filesystem, is_made)?;
+    keep(path, opened, &filesystem, options, guardian, session)
 }
 
 /// Opens a journal that is there, and compares what is cheap to compare.
@@ -103,18 +103,19 @@ pub fn open_present(
     session: Session,
 ) -> Result<Books, CannotUse> {
     let filesystem = filesystem::kind(path.folder())?;
-    let (journal, warnings) = connect(path, &filesystem, false)?;
-    keep(path, journal, warnings, options, guardian, session)
+    let opened = connect(path, &filesystem, false)?;
+    keep(path, opened, &filesystem, options, guardian, session)
 }
 
 fn keep(
     path: &JournalPath,
-    mut journal: SqliteJournal,
-    mut warnings: Vec<Warning>,
+    opened: (SqliteJournal, Vec<Warning>),
+    filesystem: &Filesystem,
     options: Options,
     guardian: Arc<Mutex<Guardian>>,
     session: Session,
 ) -> Result<Books, CannotUse> {
+    let (mut journal, mut warnings) = opened;
     let uid = journal.identity().uid;
     // The mark is read before the snapshot whose highest fence it is compared with.
     let (mark, read) = Mark::open(path, &uid)?;
@@ -125,6 +126,11 @@ fn keep(
         warnings.extend(read.warning(path, highest));
     }
     let key = signature_key(path, &mut journal, options.redacts)?;
+    // What makes a commit without a log durable is more than a sync of its file.
+    let defers = options.defers && filesystem.wal_safe;
+    if options.defers && !defers {
+        tracing::warn!("--durability deferred has no effect on {}", filesystem.name);
+    }
     let around = Around {
         path: path.clone(),
         mark,
@@ -135,7 +141,11 @@ fn keep(
         has_warned: false,
         roomy_until: None,
     };
-    let options = Options { key, ..options };
+    let options = Options {
+        key,
+        defers,
+        ..options
+    };
     Ok(Books {
         guard: Guard::new(journal, around, options, session),
         warnings,

@@ -50,12 +50,18 @@ const PAGES_OF_A_BATCH: usize = 4;
 /// How long no batch has come when the log is moved.
 const LOG_RESTS: Duration = Duration::from_millis(50);
 
+/// How long an outcome that was told waits for a reservation to be synced with, before it gets a
+/// sync of its own. The help of `--durability` says it.
+const OUTCOME_RESTS: Duration = Duration::from_millis(20);
+
 /// What came of a batch, with its ops for whoever must try again.
 pub(super) struct Answer {
     /// The batch.
     pub(super) ops: Vec<Op>,
     /// What became of it.
     pub(super) result: Result<Vec<Done>, JournalError>,
+    /// Outcomes are told that may not be durable yet.
+    owes_sync: bool,
 }
 
 /// The guard, or how to get one: a journal that does not exist is made with the first batch, since
@@ -109,6 +115,8 @@ enum Work {
     GrowLog,
     /// Move the log into the journal.
     MoveLog,
+    /// Make durable what was committed without a sync.
+    SyncLog,
 }
 
 /// About how many pages a batch writes to the log.
@@ -167,6 +175,8 @@ pub(super) struct Desk {
     /// when the last batch was.
     unmoved: usize,
     last: Instant,
+    /// Since when outcomes are told that may not be durable.
+    owes_since: Option<Instant>,
 }
 
 impl Desk {
@@ -208,6 +218,10 @@ impl Desk {
                             move_log(&shared);
                             continue;
                         }
+                        Work::SyncLog => {
+                            sync_log(&shared);
+                            continue;
+                        }
                     };
                     let (answer, took) = {
                         let mut guard = shared.lock().unwrap_or_else(PoisonError::into_inner);
@@ -236,6 +250,7 @@ impl Desk {
             with_outcomes: 0,
             unmoved: 0,
             last: Instant::now(),
+            owes_since: None,
         })
     }
 
@@ -260,6 +275,7 @@ impl Desk {
                     self.is_slow = true;
                     self.quick = 0;
                 }
+                self.look_for_debts(&answer);
                 Some(answer)
             }
         };
@@ -281,11 +297,12 @@ impl Desk {
             Err(SendError(work)) => Some(Answer {
                 ops: match work {
                     Work::Batch(batch) => batch.ops,
-                    Work::CheckPlace | Work::GrowLog | Work::MoveLog => Vec::new(),
+                    Work::CheckPlace | Work::GrowLog | Work::MoveLog | Work::SyncLog => Vec::new(),
                 },
                 result: Err(JournalError::Failed(
                     "the journal's thread has ended".into(),
                 )),
+                owes_sync: false,
             }),
         }
     }
@@ -304,6 +321,29 @@ impl Desk {
         }
     }
 
+    /// Notes since when what was told is owed a sync.
+    fn look_for_debts(&mut self, answer: &Answer) {
+        self.owes_since = match (answer.owes_sync, self.owes_since) {
+            (false, _) => None,
+            (true, Some(since)) => Some(since),
+            (true, None) => Some(Instant::now()),
+        };
+    }
+
+    /// Returns when [`Desk::sync`] is due, if no reservation comes until then.
+    pub(super) fn syncs_at(&self) -> Option<Instant> {
+        self.owes_since.map(|since| since + OUTCOME_RESTS)
+    }
+
+    /// Has the thread sync what is owed a sync, if that is due.
+    pub(super) fn sync(&mut self, now: Instant) {
+        if self.syncs_at().is_some_and(|at| now >= at) {
+            self.owes_since = None;
+            // If the thread has ended, the next batch tells.
+            let _ = self.to_thread.send(Work::SyncLog);
+        }
+    }
+
     /// Takes a result that the thread has ready.
     pub(super) fn take(&mut self) -> Option<Answer> {
         if !self.is_away {
@@ -318,6 +358,7 @@ impl Desk {
         if self.quick >= QUICK_RUN || (self.quick > 0 && took < SLOW / 2) {
             self.is_slow = false;
         }
+        self.look_for_debts(&answer);
         Some(answer)
     }
 
@@ -506,6 +547,19 @@ fn move_log(guard: &Mutex<Guarded>) {
     }
 }
 
+fn sync_log(guard: &Mutex<Guarded>) {
+    let mut guard = guard.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Guarded::Open(guard) = &mut *guard
+        && guard.owes_sync()
+    {
+        match guard.journal().sync_log() {
+            Ok(()) => guard.synced(),
+            // If it is final, the next batch is refused with it.
+            Err(error) => tracing::warn!("outcomes may not be durable: {error}"),
+        }
+    }
+}
+
 fn run(guard: &mut Guarded, work: Batch) -> (Answer, Duration) {
     let start = Instant::now();
     let result = guard.guard().and_then(|guard| {
@@ -514,10 +568,12 @@ fn run(guard: &mut Guarded, work: Batch) -> (Answer, Duration) {
         }
         guard.run(&work.ops, now())
     });
+    let owes_sync = matches!(guard, Guarded::Open(guard) if guard.owes_sync());
     (
         Answer {
             ops: work.ops,
             result,
+            owes_sync,
         },
         start.elapsed(),
     )

@@ -602,6 +602,7 @@ impl Driver {
         };
         // The bell is silenced first: what rings after that is seen by the next round.
         let answer = desk.take();
+        desk.sync(now);
         for probe in self.session.take_probes() {
             desk.probe(probe);
         }
@@ -677,7 +678,7 @@ impl Driver {
     }
 
     fn take_answer(&mut self, answer: Answer, now: Instant) {
-        let Answer { ops, result } = answer;
+        let Answer { ops, result, .. } = answer;
         let tries = self.tries.take();
         let error = match result {
             Ok(done) => {
@@ -840,6 +841,9 @@ impl Driver {
         if !self.session.has_calls()
             && let Some(at) = self.desk.as_ref().and_then(Desk::rests_at)
         {
+            sooner(at);
+        }
+        if let Some(at) = self.desk.as_ref().and_then(Desk::syncs_at) {
             sooner(at);
         }
         if let (Some(_), false) = (&self.ladder, self.group_over) {

@@ -34,6 +34,7 @@ fn a_bad_value_is_refused_with_the_flag_named() {
         ("--max-message-bytes", "0"),
         ("--max-message-bytes", "99999999999GiB"),
         ("--on-divergence", "maybe"),
+        ("--durability", "none"),
         ("--refusals", "yes"),
         ("--on-in-doubt", "stop"),
         ("--log", "loud"),
@@ -66,6 +67,7 @@ fn a_flag_that_needs_a_journal_is_refused_without_one() {
         vec!["--max-calls", "3"],
         vec!["--supersede"],
         vec!["--on-divergence", "fork"],
+        vec!["--durability", "deferred"],
     ] {
         let world = World::new();
         let named = flags[0];

@@ -199,6 +199,7 @@ impl Run {
         let answered = |status, body: &str| Settlement::Answered {
             ticket,
             first_wins: false,
+            may_rerun: false,
             signature: signature("t", Some(b"{}"), false).unwrap(),
             answer: Answer {
                 status,

@@ -63,6 +63,7 @@ fn defaults() {
             max_calls: None,
             supersede: false,
             trust_annotations: false,
+            durability: Durability::Full,
             redact_args: false,
             identity: Some(Identity {
                 name: "checkpoint".to_owned(),
@@ -336,8 +337,29 @@ fn policies_runs_and_limits_are_read() {
 }
 
 #[test]
+fn a_flag_about_durability_wins_over_the_variable() {
+    let settings = |args: &[&str], value: &'static str| {
+        let args = [args, &["--journal", "j", "--", "p"]].concat();
+        given(&args, &[("CHECKPOINT_DURABILITY", value)])
+    };
+    let durability = |args: &[&str], value| settings(args, value).unwrap().durability;
+    assert_eq!(durability(&[], "deferred"), Durability::Deferred);
+    assert_eq!(durability(&[], "full"), Durability::Full);
+    let full: &[&str] = &["--durability", "full"];
+    assert_eq!(durability(full, "deferred"), Durability::Full);
+    let deferred: &[&str] = &["--durability", "deferred"];
+    assert_eq!(durability(deferred, "neither"), Durability::Deferred);
+    assert_eq!(
+        settings(&[], "Deferred").unwrap_err().to_string(),
+        "invalid value 'Deferred' of the environment variable CHECKPOINT_DURABILITY: \
+         expected full or deferred"
+    );
+}
+
+#[test]
 fn what_needs_a_journal_says_so() {
     let flags: &[&[&str]] = &[
+        &["--durability", "deferred"],
         &["--redact-args-in-journal"],
         &["--resume"],
         &["--on-divergence", "fork"],
@@ -347,6 +369,7 @@ fn what_needs_a_journal_says_so() {
     for flag in flags {
         let refusal = given_all(&[flag, &["--", "p"][..]].concat(), &[]).unwrap_err();
         let name = match flag[0] {
+            "--durability" => "--durability deferred",
             "--on-divergence" => "--on-divergence fork",
             name => name,
         };

@@ -83,6 +83,7 @@ fn what_is_reserved_in_the_commit_of_an_outcome_was_sent_before_anybody_saw_it()
     let first = reserve(&mut guard, call(None, A), 1);
     let settled = Op::Settle(Settlement::Answered {
         first_wins: false,
+        may_rerun: false,
         ticket: first,
         signature: Signature([0; 32]),
         answer: done(),
@@ -115,6 +116,7 @@ fn retried(arguments: &str, seq: u64) -> Call {
 fn failed<J: Journal, S: super::Surroundings>(guard: &mut Guard<J, S>, ticket: Ticket, at: i64) {
     let settlement = Settlement::Answered {
         first_wins: false,
+        may_rerun: false,
         ticket,
         signature: Signature([0; 32]),
         answer: answer(Status::Failed, "{\"code\":1}"),

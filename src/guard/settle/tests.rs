@@ -253,6 +253,7 @@ fn the_first_finisher_wins_only_for_the_arguments_that_the_entry_has() {
             ticket: first,
             signature: Signature([0; 32]),
             first_wins: true,
+            may_rerun: false,
             answer: answer(Status::Completed, "{\"r\":1}"),
         };
         let done = guard.run(&[Op::Settle(late)], Micros(1_003)).unwrap();

@@ -16,7 +16,7 @@ use crate::mcp::identity;
 use crate::mcp::outcome::{TaskView, read_error, read_result, read_task};
 use crate::mcp::reply::{self, Refusal, RefusalKind, SideEffect};
 use crate::rules::entry::{Status, Unanswered};
-use crate::rules::policy::Policy;
+use crate::rules::policy::{Delivery, Policy};
 use crate::seeded::{self, Bug};
 
 /// What an answer makes of its entry.
@@ -234,6 +234,7 @@ impl Session {
                 ticket,
                 signature: fenced.signature,
                 first_wins: !fenced.policy.fences_results,
+                may_rerun: fenced.policy.delivery == Delivery::AtLeastOnce,
                 answer: *answer,
             },
             Meaning::NotExecuted(code) => Settlement::Void {
@@ -272,6 +273,7 @@ impl Session {
                 ticket,
                 signature: flight.signature,
                 first_wins: !flight.policy.fences_results,
+                may_rerun: flight.policy.delivery == Delivery::AtLeastOnce,
                 answer: *answer,
             },
             Meaning::NotExecuted(code) => Settlement::Void {
