@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::call::{Call, assert_done, assert_refused};
+use crate::call::{Call, assert_done, assert_refused, result_bytes};
 use crate::proxy::Proxy;
 use crate::setup::Setup;
-use crate::world::World;
+use crate::world::{DEADLINE, World};
 
 /// One thing that the trace tells, in the order of the trace.
 #[derive(Debug, PartialEq, Eq)]
@@ -57,6 +57,11 @@ struct Pipes {
 }
 
 fn pipes(world: &World, proxy: &mut Proxy) -> Pipes {
+    pipes_of(world, proxy, 1)
+}
+
+/// The same of the run that has started the upstream with this number.
+fn pipes_of(world: &World, proxy: &mut Proxy, upstream: usize) -> Pipes {
     proxy.assert_ping();
     let link = |pid: i32, fd: u32| {
         let target = std::fs::read_link(format!("/proc/{pid}/fd/{fd}")).unwrap();
@@ -67,7 +72,7 @@ fn pipes(world: &World, proxy: &mut Proxy) -> Pipes {
     Pipes {
         from_client: link(proxy.pid(), 0),
         to_client: link(proxy.pid(), 1),
-        to_upstream: link(world.pid_of("upstream", 1), 0),
+        to_upstream: link(world.pid_of("upstream", upstream), 0),
     }
 }
 
@@ -77,7 +82,14 @@ fn steps(world: &World, mut proxy: Proxy, pipes: &Pipes) -> Vec<Step> {
     assert_eq!(proxy.wait_code(), 0);
     // The tracer holds our pipe too, so its end is the end of the trace.
     while proxy.next_line().is_some() {}
-    let trace = std::fs::read(world.path("trace")).unwrap();
+    steps_so_far(world, pipes)
+}
+
+/// Reads what the trace tells up to now.
+fn steps_so_far(world: &World, pipes: &Pipes) -> Vec<Step> {
+    let mut trace = std::fs::read(world.path("trace")).unwrap();
+    let whole = trace.iter().rposition(|byte| *byte == b'\n');
+    trace.truncate(whole.map_or(0, |end| end + 1));
     let trace = String::from_utf8_lossy(&trace);
     let journal = world.journal().display().to_string();
     let mut steps = Vec::new();
@@ -322,4 +334,140 @@ fn a_long_log_is_moved_into_the_journal_when_no_call_is_in_flight() {
     assert_done(&proxy.call(&marked_call(1).seq(1)));
     assert_eq!(world.effects_of("echo") as u64, CALLS + 1);
     proxy.stop();
+}
+
+const DEFERRED: [&str; 2] = ["--durability", "deferred"];
+
+/// A sync a call: its outcome's is the next reservation's, and the last one's is the end's.
+#[test]
+fn a_deferred_outcome_is_told_first_and_on_the_disk_before_the_next_call_goes_out() {
+    const CALLS: u64 = 40;
+    let world = World::new();
+    let mut proxy = traced(&world).flags(DEFERRED).start();
+    let pipes = pipes(&world, &mut proxy);
+    for number in 1..=CALLS {
+        assert_done(&proxy.call(&marked_call(number).seq(number)));
+    }
+    let steps = steps(&world, proxy, &pipes);
+    let mut syncs_before_answers = 0;
+    for number in 1..=CALLS {
+        let read = read_place(&steps, number);
+        let sent = place(&steps, &Step::ToUpstream(number));
+        let answered = place(&steps, &Step::ToClient(number));
+        assert!(is_durable(&steps[read..sent]), "{number} was sent first");
+        let is_synced = |step: &&Step| **step == Step::Synced;
+        syncs_before_answers += steps[sent..answered].iter().filter(is_synced).count();
+        let next = steps
+            .iter()
+            .position(|step| *step == Step::ToUpstream(number + 1));
+        let next = next.unwrap_or(steps.len());
+        assert!(is_durable(&steps[sent..next]), "{number} was not synced");
+    }
+    // The log is made long once, which syncs it.
+    assert!(syncs_before_answers <= 2, "{syncs_before_answers} syncs");
+    assert_eq!(world.effects_of("echo") as u64, CALLS);
+}
+
+/// The doubt that a power cut can make of an answered call does not stay open until the next call.
+#[test]
+fn a_deferred_outcome_is_synced_when_no_other_call_comes() {
+    let world = World::new();
+    let mut proxy = traced(&world).flags(DEFERRED).start();
+    let pipes = pipes(&world, &mut proxy);
+    // While another one is in flight, too.
+    proxy.send_call(&marked_call(1).script(json!({"hold_after": "h"})));
+    world.wait_held("h");
+    assert_done(&proxy.call(&marked_call(2)));
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        let steps = steps_so_far(&world, &pipes);
+        let told = steps.iter().position(|step| *step == Step::ToClient(2));
+        if told.is_some_and(|told| steps[told..].contains(&Step::Synced)) {
+            break;
+        }
+        assert!(Instant::now() < end, "it is not synced");
+    }
+    world.release("h");
+    assert_done(&proxy.recv_id(1));
+    let steps = steps(&world, proxy, &pipes);
+    let told = place(&steps, &Step::ToClient(1));
+    assert!(steps[told..].contains(&Step::Synced), "the end syncs");
+}
+
+/// What somebody goes on from is on the disk first, and so is what could run again.
+#[test]
+fn what_is_no_final_outcome_is_not_deferred() {
+    let question = json!({"resultType": "input_required", "requestState": "mark-1-"});
+    let asks = json!({"no_effect": true, "result": question.to_string()});
+    let again = "[tools.echo]\ndelivery = \"at-least-once\"\n";
+    for (policy, script, status) in [
+        ("", asks, "INPUT_REQUIRED"),
+        (again, json!({}), "COMPLETED"),
+    ] {
+        let world = World::new();
+        let setup = traced(&world).policy(policy);
+        let mut proxy = setup.flags(DEFERRED).start();
+        let pipes = pipes(&world, &mut proxy);
+        proxy.call(&marked_call(1).modern().seq(1).script(script));
+        let steps = steps(&world, proxy, &pipes);
+        assert_eq!(world.status(1), status);
+        let sent = place(&steps, &Step::ToUpstream(1));
+        let told = place(&steps, &Step::ToClient(1));
+        assert!(is_durable(&steps[sent..told]), "{status}");
+    }
+}
+
+/// No power went, so nothing is lost; and whoever tells it again has synced all of the log, with
+/// its session.
+#[test]
+fn a_deferred_outcome_survives_the_proxys_death() {
+    let world = World::new();
+    let mut proxy = world.proxy().flags(DEFERRED).start();
+    let first = proxy.call_line(&marked_call(1).seq(1));
+    proxy.kill9();
+    world.wait_gone(world.pid_of("upstream", 1), DEADLINE);
+    let mut proxy = traced(&world).start();
+    let pipes = pipes_of(&world, &mut proxy, 2);
+    let again = proxy.call_line(&marked_call(1).seq(1));
+    assert_eq!(result_bytes(&again), result_bytes(&first));
+    let steps = steps(&world, proxy, &pipes);
+    let told = place(&steps, &Step::ToClient(1));
+    assert!(is_durable(&steps[..told]), "it is told and not durable");
+    assert_eq!(world.effects_of("echo"), 1);
+    assert_eq!(world.status(1), "COMPLETED");
+}
+
+/// A power cut after the answer leaves the log as the reservation's sync has left it, and perhaps
+/// the mark as it was written last.
+#[test]
+fn a_deferred_outcome_that_a_power_cut_takes_leaves_a_doubt_and_no_second_run() {
+    let world = World::new();
+    let mut proxy = world.proxy().flags(DEFERRED).start();
+    proxy.send_call(&Call::charge(1).seq(1).script(json!({"hold_after": "h"})));
+    world.wait_held("h");
+    let files = ["run.db", "run.db-wal"].map(|name| {
+        let path = world.journal().with_file_name(name);
+        let bytes = std::fs::read(&path).unwrap();
+        (path, bytes)
+    });
+    world.release("h");
+    assert_done(&proxy.recv_id(1));
+    proxy.kill9();
+    world.wait_gone(world.pid_of("upstream", 1), DEADLINE);
+    for (path, bytes) in &files {
+        std::fs::write(path, bytes).unwrap();
+    }
+    // The log's index was in memory alone.
+    std::fs::remove_file(world.journal().with_file_name("run.db-shm")).unwrap();
+
+    for flags in [DEFERRED, ["--durability", "full"]] {
+        let mut proxy = world.proxy().flags(flags).start();
+        let answer = proxy.call(&Call::charge(2).seq(1));
+        assert_refused(&answer, "in_doubt", "unknown");
+        let unnamed = proxy.call(&Call::charge(3));
+        assert_refused(&unnamed, "in_doubt", "unknown");
+        proxy.stop();
+    }
+    assert_eq!(world.effects_of("charge"), 1);
+    assert_eq!(world.entry(1)["in_doubt"], true);
 }
