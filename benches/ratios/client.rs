@@ -33,6 +33,8 @@ pub(crate) enum Between {
     Pass,
     /// `checkpoint` with this journal.
     Journal(PathBuf),
+    /// The same with `--durability deferred`.
+    Deferred(PathBuf),
     /// A thin proxy of others: its command, to which the upstream's is added.
     Thin(Vec<String>),
     /// Another, on a disk whose syncs take so much longer: `strace` holds each up.
@@ -343,13 +345,24 @@ fn command(between: &Between, result_bytes: Option<usize>) -> io::Result<Command
             command.args(["--role", "relay"]).arg(path);
             command
         }
-        Between::Pass | Between::Journal(_) => {
+        Between::Pass | Between::Journal(_) | Between::Deferred(_) => {
             let mut command = Command::new(checkpoint);
-            for name in ["JOURNAL", "UPSTREAM_CMD", "WORKFLOW_ID", "POLICY", "LOG"] {
+            let names = [
+                "JOURNAL",
+                "UPSTREAM_CMD",
+                "WORKFLOW_ID",
+                "POLICY",
+                "LOG",
+                "DURABILITY",
+            ];
+            for name in names {
                 command.env_remove(format!("CHECKPOINT_{name}"));
             }
-            if let Between::Journal(path) = between {
+            if let Between::Journal(path) | Between::Deferred(path) = between {
                 command.arg("--journal").arg(path);
+            }
+            if matches!(between, Between::Deferred(_)) {
+                command.args(["--durability", "deferred"]);
             }
             command.arg("--").arg(&me).args(["--role", "echo"]);
             command

@@ -111,6 +111,7 @@ fn sequential(plan: &Plan, table: &mut Table, bytes: usize, size: &str) -> io::R
         journal(plan, &format!("sequential{bytes}")),
         bare(&plan.folder, &format!("sequential{bytes}")),
         rows(&plan.folder, &format!("sequential{bytes}")),
+        Between::Deferred(plan.folder.join(format!("deferred{bytes}.db"))),
     ];
     let mut peers = Vec::new();
     for between in &between {
@@ -145,6 +146,10 @@ fn sequential(plan: &Plan, table: &mut Table, bytes: usize, size: &str) -> io::R
     table.ratio(&what, "x", Goal::Shown, ratio(&found, 4, 6, middle));
     let what = format!("journaled, {size}, CPU / relay");
     table.ratio(&what, "x", Goal::Shown, ratio(&found, 4, 1, cpu));
+    let what = format!("journaled, deferred, {size}, p50 / relay-sync2");
+    table.ratio(&what, "x", Goal::Shown, ratio(&found, 7, 2, middle));
+    let what = format!("journaled, deferred, {size}, p50 / journaled");
+    table.ratio(&what, "x", Goal::Shown, ratio(&found, 7, 4, middle));
     let all = |seat: usize| -> Vec<Duration> {
         found[seat]
             .iter()

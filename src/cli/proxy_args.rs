@@ -110,9 +110,10 @@ pub struct ProxyArgs {
     ///
     /// `full`: before they are told. `deferred`: a final result or error is told first and synced
     /// with the next call's reservation, after 20 ms, or at the run's end, whichever comes first.
-    /// LIMIT: until then a power cut (not a crash, not kill -9) turns the answered call into one in
-    /// doubt: it is refused, and never runs again by itself. Reservations, questions, task handles
-    /// and outcomes of at-least-once calls are always synced first. Needs --journal.
+    /// LIMIT: until then a power cut, or a crash of the whole machine, turns the answered call into
+    /// one in doubt: it is refused, and never runs again by itself. kill -9 of the proxy loses
+    /// nothing. Reservations, questions, task handles and outcomes of at-least-once calls are always
+    /// synced first. Needs --journal.
     #[arg(
         long,
         value_name = "full|deferred",

@@ -34,6 +34,7 @@ counters! {
     tasks polls task_ends handles_replayed ends_replayed
     retries_lost takeovers retries_failed retries_tool_error abandons refused_in_flight
     expired shielded keys_shared forks walked walked_out_of_order walks_ended
+    deferred deferred_lost idle_syncs
 }
 
 macro_rules! take_over {
@@ -74,7 +75,7 @@ impl Coverage {
         take_over!(self, seen, rounds rounds_voided questions_replayed finals_replayed
             task_ends handles_replayed ends_replayed retries_lost takeovers retries_failed
             retries_tool_error abandons refused_in_flight expired shielded keys_shared forks
-            walked walked_out_of_order walks_ended);
+            walked walked_out_of_order walks_ended deferred deferred_lost);
     }
 
     pub(crate) fn shown(&self) -> String {

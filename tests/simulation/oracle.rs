@@ -11,6 +11,7 @@ macro_rules! holds {
 
 mod admissions;
 mod branches;
+mod deferred;
 mod rows;
 mod seen;
 mod walk;
@@ -191,6 +192,9 @@ pub(crate) struct Oracle {
     /// Attempts whose answer was written to a caller that waited.
     pub(crate) written: BTreeSet<Fence>,
     redelivered: BTreeMap<(usize, Fence), usize>,
+    /// Lives that defer outcomes, and attempts whose outcome was told.
+    deferring: BTreeSet<usize>,
+    told: BTreeSet<Fence>,
     /// An operator's outcome of an attempt.
     ruled: BTreeMap<Fence, usize>,
     pub(crate) effects: u64,
@@ -591,9 +595,11 @@ impl Oracle {
             );
             return Ok(None);
         }
-        let Some(durable) = shared.durable() else {
+        let Some(durable) = self.book(shared, token) else {
             return Ok(None);
         };
+        let answer = &self.answers[token];
+        let given = &self.requests[answer.serial];
         if answer.kind == Kind::NotExecuted {
             return Ok(None);
         }
@@ -623,6 +629,7 @@ impl Oracle {
                 || (!is_kept && is_there && stored.is_none()),
             "I2 c{serial} is answered with #{token}#, which is not durable"
         );
+        self.told.insert(fence);
         Ok(Some(fence))
     }
 

@@ -65,6 +65,8 @@ pub(crate) struct Plan {
     pub(crate) answers_once: bool,
     /// What upstreams make of a call where nothing else is drawn.
     pub(crate) habit: Habit,
+    /// Proxies of the first so many agents defer outcomes.
+    pub(crate) deferring: usize,
 }
 
 impl Plan {
@@ -72,11 +74,17 @@ impl Plan {
         let mut random = Random::new(seed);
         let plan = Self::plain(seed, &mut random);
         // Half of the worlds are as plain as a user's first one.
-        if random.chance(500) {
+        let mut plan = if random.chance(500) {
             plan
         } else {
             plan.with_more(&mut random)
+        };
+        if random.chance(300) {
+            plan.deferring = 1 + random.below(plan.modes.len());
+            // What a bad disk does is proven for the others.
+            plan.damage = false;
         }
+        plan
     }
 
     /// Adds what a user has to ask for.
@@ -208,6 +216,7 @@ impl Plan {
             foreign: 0,
             answers_once: false,
             habit: Habit::Answer,
+            deferring: 0,
         }
     }
 
@@ -246,6 +255,11 @@ impl Plan {
         format!("g{}", agent % 2)
     }
 
+    /// Whether the agent's proxies defer outcomes.
+    pub(crate) fn defers(&self, agent: usize) -> bool {
+        agent < self.deferring
+    }
+
     pub(crate) fn guard_options(&self, agent: usize) -> GuardOptions {
         let is_grouped = self.promise.reach == Reach::Group;
         GuardOptions {
@@ -257,6 +271,7 @@ impl Plan {
             } else {
                 OnDivergence::Strict
             },
+            defers: self.defers(agent),
             ..GuardOptions::default()
         }
     }

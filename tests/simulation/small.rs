@@ -67,6 +67,9 @@ fn worlds() -> Vec<Small> {
     vec![
         world("a seq", &[Seq], 1, budget(2, 0), |_| {}),
         world("no name", &[Bare], 1, budget(1, 1), |_| {}),
+        world("a deferred outcome", &[Seq], 2, budget(1, 1), |plan| {
+            plan.deferring = 1
+        }),
         world("a lost attempt", &[Seq], 1, budget(2, 0), |plan| {
             plan.promise = again
         }),

@@ -53,6 +53,9 @@ pub(crate) struct Shared {
     pub(crate) book: Option<Book>,
     /// What a power cut leaves, if that is less than what is there.
     pub(crate) durable: Option<MemoryJournal>,
+    /// What is not durable is of a commit whose end is not known. SQLite shows that to nobody but
+    /// to who recovers the log, whose first commit is its session's row.
+    is_unknown: bool,
     pub(crate) fault: Fault,
     pub(crate) lives: Vec<Alive>,
     pub(crate) owners: BTreeMap<SessionId, usize>,
@@ -68,6 +71,7 @@ impl Shared {
         Self {
             book: Some(book),
             durable: None,
+            is_unknown: false,
             fault: Fault::None,
             lives: Vec::new(),
             owners: BTreeMap::new(),
@@ -123,6 +127,8 @@ pub(crate) struct SimJournal {
     durability: Durability,
     failed: Option<JournalError>,
     committed: bool,
+    /// Something was written: a commit of nothing syncs nothing.
+    has_written: bool,
     fault: Fault,
 }
 
@@ -143,6 +149,7 @@ impl SimJournal {
             durability: Durability::Power,
             failed: None,
             committed: false,
+            has_written: false,
             fault: Fault::None,
         }
     }
@@ -157,13 +164,19 @@ impl SimJournal {
             return;
         }
         self.committed = false;
-        let is_synced =
-            self.durability == Durability::Power && !matches!(self.fault, Fault::Unknown { .. });
-        if is_synced {
+        let is_unknown = matches!(self.fault, Fault::Unknown { .. });
+        if !self.has_written && !shared.is_unknown {
+            return;
+        }
+        if self.durability == Durability::Power && !is_unknown {
             shared.durable = None;
-        } else if shared.durable.is_none() {
+            shared.is_unknown = false;
+            return;
+        }
+        if shared.durable.is_none() {
             shared.durable = self.before.take();
         }
+        shared.is_unknown = is_unknown;
     }
 
     pub(crate) fn has_failed(&self) -> bool {
@@ -207,6 +220,7 @@ impl Journal for SimJournal {
             writes: 0,
             failed: &mut self.failed,
             committed: &mut self.committed,
+            has_written: &mut self.has_written,
         })
     }
 
@@ -229,6 +243,7 @@ pub(crate) struct SimTx<'a> {
     writes: usize,
     failed: &'a mut Option<JournalError>,
     committed: &'a mut bool,
+    has_written: &'a mut bool,
 }
 
 impl SimTx<'_> {
@@ -432,6 +447,7 @@ impl Transaction for SimTx<'_> {
             Inner::Sqlite(tx) => tx.commit()?,
         }
         *self.committed = true;
+        *self.has_written = self.writes > 0;
         if matches!(self.fault, Fault::Unknown { .. }) {
             *self.failed = Some(unknown.clone());
             return Err(unknown);

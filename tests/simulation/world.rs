@@ -42,6 +42,9 @@ use crate::plan::{Mode, Plan};
 use crate::random::Random;
 use crate::store::{Alive, Around, Book, Fault, Shared, SimJournal, Store};
 
+/// How long a deferred outcome waits for its sync.
+const SYNC_WAIT: Duration = Duration::from_millis(20);
+
 /// How many lives an agent may have before it is left alone.
 const LIVES_MAX: usize = 6;
 
@@ -90,6 +93,8 @@ pub(crate) struct World<'a> {
     pub(crate) digest: u64,
     /// What goes wrong in the next transaction, where that is not drawn.
     next_fault: Option<Fault>,
+    /// Since when outcomes may be told that are not durable.
+    unsynced_since: Option<Instant>,
     /// Until when the disk is full.
     full_until: Option<Instant>,
     /// Where a way through a small world left the usual one.
@@ -131,6 +136,7 @@ impl<'a> World<'a> {
             trace: traces.then(Vec::new),
             digest: 0xCBF2_9CE4_8422_2325,
             next_fault: None,
+            unsynced_since: None,
             full_until: None,
             detours: Vec::new(),
             plan,
@@ -197,6 +203,7 @@ impl<'a> World<'a> {
             _ => Duration::from_millis(self.random.below(3000) as u64),
         };
         self.advance(by);
+        self.sync_if_due();
         if self.random.chance(self.plan.long_wait) {
             self.coverage.long_waits += 1;
             let by = self.random.pick(&[6, 31, 1000]);
@@ -209,11 +216,42 @@ impl<'a> World<'a> {
         }
     }
 
+    /// A proxy that defers syncs what has waited for that as long as it may, and that takes a
+    /// while.
+    fn sync_if_due(&mut self) {
+        if self.plan.deferring == 0 {
+            return;
+        }
+        let mut shared = self.store.borrow_mut();
+        if shared.durable.is_none() {
+            self.unsynced_since = None;
+            return;
+        }
+        let since = *self.unsynced_since.get_or_insert(self.now);
+        let step = self.step;
+        let plan = &self.plan;
+        let syncs = self.lives.iter_mut().any(|life| {
+            let works = life.is_alive && !life.is_over && life.stalled_until <= step;
+            works && plan.defers(life.agent) && !life.guard.journal().has_failed()
+        });
+        let is_due = self.now.saturating_duration_since(since) >= SYNC_WAIT;
+        if syncs && is_due && self.random.chance(100) {
+            shared.durable = None;
+            self.unsynced_since = None;
+            self.coverage.idle_syncs += 1;
+            drop(shared);
+            tell!(self, "the log is synced");
+        }
+    }
+
     // ---- what may happen ----
 
     fn something_happens(&mut self) -> Check {
         let agents = self.agents.len();
-        if self.random.chance(self.plan.power_cut) {
+        // Where outcomes are deferred, power that goes when nothing is to be lost proves little.
+        let is_moment = self.plan.deferring > 0 && self.store.borrow().durable.is_some();
+        let power_cut = if is_moment { 150 } else { self.plan.power_cut };
+        if self.random.chance(power_cut) {
             return self.power_cut();
         }
         if self.random.chance(self.plan.operator) {

@@ -414,6 +414,7 @@ impl Oracle {
                 );
             }
         }
+        self.told_is_kept(memory)?;
         self.rows.clear();
         self.leases.clear();
         self.fence_max = highest;

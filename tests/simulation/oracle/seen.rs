@@ -23,4 +23,7 @@ pub(crate) struct Seen {
     pub(crate) expired: u64,
     pub(crate) shielded: u64,
     pub(crate) keys_shared: u64,
+    /// Outcomes that were told before they were durable, and those that a power cut took.
+    pub(crate) deferred: u64,
+    pub(crate) deferred_lost: u64,
 }

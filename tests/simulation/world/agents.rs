@@ -65,6 +65,9 @@ impl World<'_> {
             drawn: 0,
         };
         let options = self.plan.guard_options(agent);
+        if options.defers {
+            self.oracle.defers(life);
+        }
         let guard = Guard::new(
             SimJournal::new(&self.store),
             around,
