@@ -67,6 +67,9 @@ pub(crate) struct Plan {
     pub(crate) habit: Habit,
     /// Proxies of the first so many agents defer outcomes.
     pub(crate) deferring: usize,
+    /// The chance of a power cut while something is not durable, where outcomes are deferred: one
+    /// that comes when nothing is to be lost proves little.
+    pub(crate) power_cut_unsynced: usize,
 }
 
 impl Plan {
@@ -81,6 +84,7 @@ impl Plan {
         };
         if random.chance(300) {
             plan.deferring = 1 + random.below(plan.modes.len());
+            plan.power_cut_unsynced = 150;
             // What a bad disk does is proven for the others.
             plan.damage = false;
         }
@@ -217,12 +221,14 @@ impl Plan {
             answers_once: false,
             habit: Habit::Answer,
             deferring: 0,
+            power_cut_unsynced: 0,
         }
     }
 
     /// The same world without what only the journal in memory can be put through.
     pub(crate) fn comparable(mut self) -> Self {
         self.power_cut = 0;
+        self.power_cut_unsynced = 0;
         self.damage = false;
         self.operator = 0;
         self

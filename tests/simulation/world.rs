@@ -222,6 +222,8 @@ impl<'a> World<'a> {
         if self.plan.deferring == 0 {
             return;
         }
+        // Drawn in any case: a journal in SQLite does not tell what is durable.
+        let is_done = self.random.chance(100);
         let mut shared = self.store.borrow_mut();
         if shared.durable.is_none() {
             self.unsynced_since = None;
@@ -235,7 +237,7 @@ impl<'a> World<'a> {
             works && plan.defers(life.agent) && !life.guard.journal().has_failed()
         });
         let is_due = self.now.saturating_duration_since(since) >= SYNC_WAIT;
-        if syncs && is_due && self.random.chance(100) {
+        if syncs && is_due && is_done {
             shared.durable = None;
             self.unsynced_since = None;
             self.coverage.idle_syncs += 1;
@@ -248,9 +250,12 @@ impl<'a> World<'a> {
 
     fn something_happens(&mut self) -> Check {
         let agents = self.agents.len();
-        // Where outcomes are deferred, power that goes when nothing is to be lost proves little.
-        let is_moment = self.plan.deferring > 0 && self.store.borrow().durable.is_some();
-        let power_cut = if is_moment { 150 } else { self.plan.power_cut };
+        let is_moment = self.plan.power_cut_unsynced > 0 && self.store.borrow().durable.is_some();
+        let power_cut = if is_moment {
+            self.plan.power_cut_unsynced
+        } else {
+            self.plan.power_cut
+        };
         if self.random.chance(power_cut) {
             return self.power_cut();
         }
