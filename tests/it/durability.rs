@@ -25,14 +25,20 @@ enum Step {
     ToClient(u64),
 }
 
+/// What is told of a proxy: what it reads, writes and syncs.
+const READS_WRITES_SYNCS: &str =
+    "trace=read,readv,write,writev,pwrite64,pwritev,pwritev2,fsync,fdatasync,sendto,sendmsg";
+
 /// A proxy whose system calls are told.
 fn traced(world: &World) -> Setup<'_> {
+    traced_for(world, READS_WRITES_SYNCS)
+}
+
+fn traced_for<'a>(world: &'a World, calls: &str) -> Setup<'a> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there = std::env::split_paths(&path).any(|folder| folder.join("strace").exists());
     assert!(is_there, "this test needs strace");
     let out = world.path("trace").into_os_string();
-    let calls =
-        "trace=read,readv,write,writev,pwrite64,pwritev,pwritev2,fsync,fdatasync,sendto,sendmsg";
     let options = [
         "-D",
         "-f",
@@ -203,6 +209,35 @@ fn a_call_and_its_outcome_are_on_the_disk_before_they_are_passed_on() {
     let per_call = syncs as f64 / (CALLS - 1) as f64;
     assert!((2.0..=2.2).contains(&per_call), "{per_call} syncs a call");
     assert_eq!(world.effects_of("echo") as u64, CALLS);
+}
+
+/// A file whose times were asked for gets a time of its own with the next write (Linux 6.13), and
+/// the sync after that write has its inode to write, too. Whoever asks only which file it is leaves
+/// the sync as cheap as it can be.
+#[test]
+fn nobody_asks_for_the_logs_times_on_a_calls_way() {
+    let world = World::new();
+    let calls = "trace=read,stat,lstat,fstat,newfstatat,statx";
+    let mut proxy = traced_for(&world, calls).start();
+    // The first calls make the journal and its log long.
+    for number in 1..=40 {
+        assert_done(&proxy.call(&marked_call(number).seq(number)));
+    }
+    proxy.close_stdin();
+    assert_eq!(proxy.wait_code(), 0);
+    while proxy.next_line().is_some() {}
+    let trace = std::fs::read(world.path("trace")).unwrap();
+    let trace = String::from_utf8_lossy(&trace);
+    let lines: Vec<&str> = trace.lines().collect();
+    let seen = |mark: &str| lines.iter().position(|line| line.contains(mark)).unwrap();
+    let between = &lines[seen("mark-20-")..seen("mark-40-")];
+    let asks = |line: &&&str| line.contains("run.db-wal") && line.contains("stat");
+    let asked: Vec<_> = between.iter().filter(asks).collect();
+    // Before each of the commits, so that the log is known to be in its place.
+    assert!(asked.len() >= 38, "{asked:#?}");
+    for line in asked {
+        assert!(line.contains("STATX_INO,"), "{line}");
+    }
 }
 
 /// An array is one line, and goes out after the last of the outcomes in it.
