@@ -287,8 +287,8 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
     }
 
     /// Does all of it in one transaction and answers in the same order. On return everything is
-    /// durable, but for what [`Guard::owes_sync`] tells; on an error nothing of it was kept, or what was kept is unknown
-    /// ([`JournalError::is_final`]).
+    /// durable, but for what [`Guard::owes_sync`] tells; on an error nothing of it was kept, or what
+    /// was kept is unknown ([`JournalError::is_final`]).
     ///
     /// # Errors
     ///

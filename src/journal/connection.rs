@@ -7,8 +7,8 @@
 //!
 //! Invariants: no byte is changed before the file is known to be a journal that this release can
 //! write; `synchronous=EXTRA` holds before the switch to WAL; whoever writes makes the folder's
-//! entry durable first ([`Watch::make_durable`]). Nothing is followed, interpreted as a URI, or made: [`open`]
-//! never makes a journal.
+//! entry durable first ([`Watch::make_durable`]). Nothing is followed, interpreted as a URI, or
+//! made: [`open`] never makes a journal.
 //!
 //! It must not know tables: the schema is the caller's.
 //!
@@ -79,8 +79,9 @@ pub struct OpenJournal {
 /// Opens the journal that stands at `journal`.
 ///
 /// On return with [`Access::ReadWrite`] a commit is durable once it is acknowledged, if the
-/// journal's name is: call [`Watch::make_durable`] before the first one. On a file system that can't carry a write-ahead log the journal is
-/// put into rollback mode, with a warning, for which nobody else may have it open.
+/// journal's name is: call [`Watch::make_durable`] before the first one. On a file system that can't
+/// carry a write-ahead log the journal is put into rollback mode, with a warning, for which nobody
+/// else may have it open.
 ///
 /// # Errors
 ///

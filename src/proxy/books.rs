@@ -87,8 +87,7 @@ pub fn open(
             .map_err(|source| CannotUse::sqlite("make", path.as_path(), source))?;
         place::create(path, &image, &filesystem)?;
     }
-    let opened = connect(path, &filesystem, is_made)?;
-    keep(path, opened, &filesystem, options, guardian, session)
+    keep(path, &filesystem, is_made, options, guardian, session)
 }
 
 /// Opens a journal that is there, and compares what is cheap to compare.
@@ -103,19 +102,18 @@ pub fn open_present(
     session: Session,
 ) -> Result<Books, CannotUse> {
     let filesystem = filesystem::kind(path.folder())?;
-    let opened = connect(path, &filesystem, false)?;
-    keep(path, opened, &filesystem, options, guardian, session)
+    keep(path, &filesystem, false, options, guardian, session)
 }
 
 fn keep(
     path: &JournalPath,
-    opened: (SqliteJournal, Vec<Warning>),
     filesystem: &Filesystem,
+    is_durable: bool,
     options: Options,
     guardian: Arc<Mutex<Guardian>>,
     session: Session,
 ) -> Result<Books, CannotUse> {
-    let (mut journal, mut warnings) = opened;
+    let (mut journal, mut warnings) = connect(path, filesystem, is_durable)?;
     let uid = journal.identity().uid;
     // The mark is read before the snapshot whose highest fence it is compared with.
     let (mark, read) = Mark::open(path, &uid)?;

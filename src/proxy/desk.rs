@@ -109,6 +109,11 @@ struct Batch {
 
 enum Work {
     Batch(Batch),
+    Chore(Chore),
+}
+
+/// What the thread does for nobody who waits.
+enum Chore {
     /// Do what the first batch would have to wait for.
     CheckPlace,
     /// Make the journal's log long.
@@ -189,7 +194,7 @@ impl Desk {
         let (to_thread, work) = channel::<Work>();
         if matches!(guard, Guarded::Open(_)) {
             // The receiver is in scope.
-            let _ = to_thread.send(Work::CheckPlace);
+            let _ = to_thread.send(Work::Chore(Chore::CheckPlace));
         }
         let guard = Arc::new(Mutex::new(guard));
         let (answers, from_thread) = channel();
@@ -206,20 +211,8 @@ impl Desk {
                 while let Ok(work) = work.recv() {
                     let batch = match work {
                         Work::Batch(batch) => batch,
-                        Work::CheckPlace => {
-                            check_place(&shared);
-                            continue;
-                        }
-                        Work::GrowLog => {
-                            grow_log(&shared);
-                            continue;
-                        }
-                        Work::MoveLog => {
-                            move_log(&shared);
-                            continue;
-                        }
-                        Work::SyncLog => {
-                            sync_log(&shared);
+                        Work::Chore(chore) => {
+                            do_chore(&shared, &chore);
                             continue;
                         }
                     };
@@ -282,7 +275,7 @@ impl Desk {
         self.with_outcomes = self.with_outcomes.saturating_add(has_outcome.into());
         if has_outcome && self.with_outcomes == LOG_GROWS_AFTER {
             // After the batch, and if the thread has ended there is no hurry any more.
-            let _ = self.to_thread.send(Work::GrowLog);
+            let _ = self.to_thread.send(Work::Chore(Chore::GrowLog));
         }
         answer
     }
@@ -297,7 +290,7 @@ impl Desk {
             Err(SendError(work)) => Some(Answer {
                 ops: match work {
                     Work::Batch(batch) => batch.ops,
-                    Work::CheckPlace | Work::GrowLog | Work::MoveLog | Work::SyncLog => Vec::new(),
+                    Work::Chore(_) => Vec::new(),
                 },
                 result: Err(JournalError::Failed(
                     "the journal's thread has ended".into(),
@@ -317,7 +310,7 @@ impl Desk {
         if self.rests_at().is_some_and(|at| now >= at) {
             self.unmoved = 0;
             // If the thread has ended, the next batch tells.
-            let _ = self.to_thread.send(Work::MoveLog);
+            let _ = self.to_thread.send(Work::Chore(Chore::MoveLog));
         }
     }
 
@@ -340,7 +333,7 @@ impl Desk {
         if self.syncs_at().is_some_and(|at| now >= at) {
             self.owes_since = None;
             // If the thread has ended, the next batch tells.
-            let _ = self.to_thread.send(Work::SyncLog);
+            let _ = self.to_thread.send(Work::Chore(Chore::SyncLog));
         }
     }
 
@@ -518,45 +511,35 @@ impl Ledger for SharedGuard {
     }
 }
 
-fn check_place(guard: &Mutex<Guarded>) {
+fn do_chore(guard: &Mutex<Guarded>, chore: &Chore) {
     let mut guard = guard.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Guarded::Open(guard) = &mut *guard
-        && let Err(error) = guard.journal().check_place()
-    {
-        // The first batch is refused with it, if it is still so then.
-        tracing::debug!("the journal is not ready: {error}");
-    }
-}
-
-fn grow_log(guard: &Mutex<Guarded>) {
-    let mut guard = guard.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Guarded::Open(guard) = &mut *guard
-        && let Err(error) = guard.journal().grow_log(LOG_PAGES)
-    {
-        tracing::debug!("the journal's log could not be made longer: {error}");
-    }
-}
-
-fn move_log(guard: &Mutex<Guarded>) {
-    let mut guard = guard.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Guarded::Open(guard) = &mut *guard
-        && let Err(error) = guard.journal().move_log()
-    {
-        // If it is final, the next batch is refused with it.
-        tracing::debug!("the journal's log could not be moved: {error}");
-    }
-}
-
-fn sync_log(guard: &Mutex<Guarded>) {
-    let mut guard = guard.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Guarded::Open(guard) = &mut *guard
-        && guard.owes_sync()
-    {
-        match guard.journal().sync_log() {
+    let Guarded::Open(guard) = &mut *guard else {
+        return;
+    };
+    match chore {
+        Chore::CheckPlace => {
+            if let Err(error) = guard.journal().check_place() {
+                // The first batch is refused with it, if it is still so then.
+                tracing::debug!("the journal is not ready: {error}");
+            }
+        }
+        Chore::GrowLog => {
+            if let Err(error) = guard.journal().grow_log(LOG_PAGES) {
+                tracing::debug!("the journal's log could not be made longer: {error}");
+            }
+        }
+        Chore::MoveLog => {
+            if let Err(error) = guard.journal().move_log() {
+                // If it is final, the next batch is refused with it.
+                tracing::debug!("the journal's log could not be moved: {error}");
+            }
+        }
+        Chore::SyncLog if guard.owes_sync() => match guard.journal().sync_log() {
             Ok(()) => guard.synced(),
             // If it is final, the next batch is refused with it.
             Err(error) => tracing::warn!("outcomes may not be durable: {error}"),
-        }
+        },
+        Chore::SyncLog => {}
     }
 }
 
