@@ -28,6 +28,9 @@ use nix::unistd::Pid;
 const FOLDER: &str = "UNIX_EDGES_FOLDER";
 const UPSTREAM: &str = "UNIX_EDGES_UPSTREAM";
 
+/// How long anything may take before a test calls it hung.
+const DEADLINE: Duration = Duration::from_secs(20);
+
 /// Deaf to TERM and to the end of its input, with a grandchild that is so too.
 const DEAF: &str = "trap '' TERM HUP INT; sleep 1000 & echo up; while :; do sleep 1000; done";
 
@@ -114,7 +117,7 @@ impl Parent {
             .spawn()
             .unwrap();
         let ready = folder.path().join("ready");
-        until(Duration::from_secs(20), || ready.exists());
+        until(DEADLINE, || ready.exists());
         let text = std::fs::read_to_string(ready).unwrap();
         let mut numbers = text.split(' ').map(|number| number.parse::<i64>().unwrap());
         let mut next = || numbers.next().unwrap();
@@ -162,7 +165,7 @@ fn a_killed_proxy_leaves_nothing_behind_and_the_lock_is_freed_last() {
         kill(Pid::from_raw(parent.guardian), signal).unwrap();
     }
     parent.kill();
-    let took = until(Duration::from_secs(5), || {
+    let took = until(DEADLINE, || {
         let is_free = parent.is_lock_free();
         // Asked in this order, so that a group that outlives the lock is seen.
         let is_alive = group.is_alive();
@@ -176,7 +179,7 @@ fn a_killed_proxy_leaves_nothing_behind_and_the_lock_is_freed_last() {
         took > Duration::from_secs(2),
         "it had its chances: {took:?}"
     );
-    until(Duration::from_secs(1), || {
+    until(DEADLINE, || {
         !ProcessGroup::led_by(parent.guardian).is_alive()
     });
 }
@@ -188,7 +191,7 @@ fn killing_the_proxys_whole_group_does_not_reach_the_guardian() {
     let proxy = Pid::from_raw(i32::try_from(parent.child.id()).unwrap());
     killpg(proxy, Signal::SIGKILL).unwrap();
     parent.child.wait().unwrap();
-    until(Duration::from_secs(5), || parent.is_lock_free());
+    until(DEADLINE, || parent.is_lock_free());
     assert!(!parent.group.is_alive());
 }
 
@@ -208,7 +211,7 @@ fn without_its_guardian_the_direct_child_gets_sigterm() {
     kill(Pid::from_raw(parent.guardian), Signal::SIGKILL).unwrap();
     parent.kill();
     let group = parent.group;
-    until(Duration::from_secs(5), || !group.is_alive());
+    until(DEADLINE, || !group.is_alive());
 }
 
 #[test]
@@ -216,15 +219,13 @@ fn a_dead_guardian_is_reported_and_stops_nothing() {
     let mut guardian = start_guardian();
     assert!(guardian.is_alive());
     kill(Pid::from_raw(guardian.pid().unwrap()), Signal::SIGKILL).unwrap();
-    until(Duration::from_secs(5), || !guardian.is_alive());
+    until(DEADLINE, || !guardian.is_alive());
     let command = UpstreamCommand::Shell("cat".to_owned());
     let (mut upstream, pipes) = Upstream::spawn(&command, &mut guardian).unwrap();
     assert!(upstream.unguarded().is_some());
     assert!(guardian.release().is_err());
     drop(pipes);
-    until(Duration::from_secs(5), || {
-        upstream.try_wait().unwrap().is_some()
-    });
+    until(DEADLINE, || upstream.try_wait().unwrap().is_some());
     guardian.dismiss();
 }
 
@@ -245,9 +246,7 @@ fn a_child_that_was_only_announced_is_ended_too() {
         })
         .unwrap();
     drop(guardian);
-    until(Duration::from_secs(5), || {
-        child.try_wait().unwrap().is_some()
-    });
+    until(DEADLINE, || child.try_wait().unwrap().is_some());
 }
 
 #[test]
@@ -258,7 +257,7 @@ fn the_guardian_has_nothing_of_ours() {
     let guardian = start_guardian();
     let proc = format!("/proc/{}", guardian.pid().unwrap());
     // The loader has descriptors of its own for a moment.
-    until(Duration::from_secs(5), || {
+    until(DEADLINE, || {
         let mut fds: Vec<String> = std::fs::read_dir(format!("{proc}/fd"))
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())

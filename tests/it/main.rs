@@ -35,6 +35,7 @@ mod desk_terminal;
 mod desk_words;
 mod durability;
 mod ends;
+mod ends_in_time;
 mod entry;
 mod fixture;
 mod flags;

@@ -142,7 +142,7 @@ fn one_proxy_a_call_many_at_once() {
 #[test]
 fn with_one_killed_and_one_stopped_nothing_is_lost_and_nothing_else_repeats() {
     let world = World::new();
-    let policy = "[defaults]\nkey = \"args\"\nwindow = \"journal\"\nwait_poll = \"50ms\"\ndelivery = \"at-least-once\"\nlease_ttl = \"1s\"\nheartbeat = \"200ms\"\nmax_attempts = 9\n";
+    let policy = "[defaults]\nkey = \"args\"\nwindow = \"journal\"\nwait_poll = \"50ms\"\ndelivery = \"at-least-once\"\nlease_ttl = \"6s\"\nheartbeat = \"200ms\"\nmax_attempts = 9\n";
     let start = || world.proxy().policy(policy).start();
     let mut killed = start();
     killed.send_call(&order(1, 1001).script(json!({"hold_after": "killed"})));
@@ -150,7 +150,7 @@ fn with_one_killed_and_one_stopped_nothing_is_lost_and_nothing_else_repeats() {
     let mut stopped = start();
     stopped.send_call(&order(1, 1002).script(json!({"hold_after": "stopped"})));
     world.wait_held("stopped");
-    stopped.signal(Signal::SIGSTOP);
+    stopped.stall(&world);
     let orders = 12u64;
     let mut proxies: Vec<_> = (0..PROXIES - 2).map(|_| start()).collect();
     for proxy in &mut proxies {
@@ -205,7 +205,7 @@ fn at_most_once_a_kill_makes_one_doubt_and_a_stop_makes_none() {
     let mut stopped = start();
     stopped.send_call(&order(1, 1002).script(json!({"hold_after": "stopped"})));
     world.wait_held("stopped");
-    stopped.signal(Signal::SIGSTOP);
+    stopped.stall(&world);
     let mut proxies: Vec<_> = (0..PROXIES - 2).map(|_| start()).collect();
     for proxy in &mut proxies {
         let lines: Vec<_> = (0..8u64).map(|id| order(id, id).line()).collect();
@@ -324,7 +324,7 @@ fn a_raced_seq_whose_owner_is_killed_is_in_doubt_for_all_at_most_once() {
 #[test]
 fn a_raced_seq_whose_owner_is_killed_is_run_again_by_one_at_least_once() {
     let world = World::new();
-    let mut race = Race::start(&world, "at-least-once", "3s");
+    let mut race = Race::start(&world, "at-least-once", "6s");
     race.owner.kill9();
     race.result();
     race.end(&world, false, 2, 2);
@@ -334,7 +334,7 @@ fn a_raced_seq_whose_owner_is_killed_is_run_again_by_one_at_least_once() {
 fn a_raced_seq_whose_owner_is_stopped_is_waited_for_at_most_once() {
     let world = World::new();
     let mut race = Race::start(&world, "at-most-once", "500ms");
-    race.owner.signal(Signal::SIGSTOP);
+    race.owner.stall(&world);
     // Longer than a lease would last.
     let early = race.others[0].recv_id_within(1, Duration::from_millis(900));
     assert_eq!(early, None);
@@ -346,8 +346,8 @@ fn a_raced_seq_whose_owner_is_stopped_is_waited_for_at_most_once() {
 #[test]
 fn a_raced_seq_whose_owner_is_stopped_is_taken_over_by_one_at_least_once() {
     let world = World::new();
-    let mut race = Race::start(&world, "at-least-once", "3s");
-    race.owner.signal(Signal::SIGSTOP);
+    let mut race = Race::start(&world, "at-least-once", "6s");
+    race.owner.stall(&world);
     let taken = race.result();
     assert_eq!(race.go_on(&world), taken);
     race.end(&world, true, 2, 2);

@@ -408,14 +408,14 @@ fn who_waits_for_anothers_word_asks_where_none_comes() {
         let world = World::new();
         lose(&world, &Call::charge(1).seq(1));
         let slow = Slow::new(&world, COMPLETED);
-        let limit = if is_killed { "60s" } else { "1s" };
+        let limit = if is_killed { "60s" } else { "3s" };
         let policy = policy(&world, &slow.says, "").replace("5s", limit);
         let mut first = start(&world, &policy);
         let mut second = start(&world, &policy);
         first.send_call(&Call::charge(2).seq(1));
         slow.wait_begun();
         if !is_killed {
-            first.signal(Signal::SIGSTOP);
+            first.stall(&world);
         }
         second.send_call(&Call::charge(2).seq(1));
         second.await_decided();

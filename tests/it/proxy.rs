@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::call::{Call, assert_done, is_answer_to};
-use crate::world::DEADLINE;
+use crate::world::{DEADLINE, World};
 
 /// A running proxy and our ends of its pipes.
 pub(crate) struct Proxy {
@@ -257,6 +258,22 @@ impl Proxy {
         if self.status.is_none() {
             kill(Pid::from_raw(self.pid), signal).unwrap();
         }
+    }
+
+    /// Stops the proxy, until it gets SIGCONT, and waits until all of its threads stand still.
+    ///
+    /// Whoever is stopped in the middle of a commit holds the journal until it goes on, and
+    /// everybody waits for it. A test that is about the stopped one's call and not about its lock
+    /// must not hit that moment, so this one has the journal to itself while it stops the proxy.
+    pub(crate) fn stall(&self, world: &World) {
+        let journal = rusqlite::Connection::open(world.journal()).unwrap();
+        journal.busy_timeout(DEADLINE).unwrap();
+        journal.execute_batch("BEGIN IMMEDIATE").unwrap();
+        self.signal(Signal::SIGSTOP);
+        let stopped = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOWAIT;
+        let status = waitid(Id::Pid(Pid::from_raw(self.pid)), stopped).unwrap();
+        assert!(matches!(status, WaitStatus::Stopped(..)), "{status:?}");
+        journal.execute_batch("ROLLBACK").unwrap();
     }
 
     /// Ends the proxy as a crash does and waits for its end.

@@ -1,9 +1,7 @@
 //! What is answered from an entry that has an outcome, or never will: the table of decisions.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::call::{Call, assert_done, assert_refused, member_bytes, refusal, result_bytes};
@@ -203,21 +201,6 @@ fn an_upstream_that_dies_leaves_its_call_in_doubt_whatever_it_had_done() {
         assert_eq!(world.effects_of("charge"), effects, "{place}");
         assert_eq!(world.calls_at_upstream(), 1);
     }
-}
-
-#[test]
-fn a_killed_upstream_is_answered_for_within_a_second() {
-    let world = World::new();
-    let mut proxy = world.proxy().start();
-    proxy.send_call(&Call::charge(1).seq(1).script(json!({"hold_after": "h"})));
-    let upstream = world.wait_held("h");
-    kill(Pid::from_raw(upstream), Signal::SIGKILL).unwrap();
-    let killed = Instant::now();
-    let answer = proxy.recv_id(1);
-    assert!(killed.elapsed() < Duration::from_secs(1));
-    assert_refused(&answer, "outcome_unknown", "unknown");
-    assert_eq!(proxy.wait_code(), 69);
-    assert_eq!(world.effects_of("charge"), 1);
 }
 
 #[test]
