@@ -114,15 +114,7 @@ fn keep(
     session: Session,
 ) -> Result<Books, CannotUse> {
     let (mut journal, mut warnings) = connect(path, filesystem, is_durable)?;
-    let uid = journal.identity().uid;
-    // The mark is read before the snapshot whose highest fence it is compared with.
-    let (mark, read) = Mark::open(path, &uid)?;
-    let highest = highest_fence(path, &mut journal)?;
-    mark::check(path, &read, highest)?;
-    if read.rebuilt {
-        mark.raise(0, highest)?;
-        warnings.extend(read.warning(path, highest));
-    }
+    let mark = compared_mark(path, &mut journal, &mut warnings)?;
     let key = signature_key(path, &mut journal, options.redacts)?;
     // What makes a commit without a log durable is more than a sync of its file.
     let defers = options.defers && filesystem.wal_safe;
@@ -150,6 +142,24 @@ fn keep(
     })
 }
 
+/// Opens the journal's high-water mark and refuses a journal that is older than it.
+fn compared_mark(
+    path: &JournalPath,
+    journal: &mut SqliteJournal,
+    warnings: &mut Vec<Warning>,
+) -> Result<Mark, CannotUse> {
+    let uid = journal.identity().uid;
+    // The mark is read before the snapshot whose highest fence it is compared with.
+    let (mark, read) = Mark::open(path, &uid)?;
+    let highest = highest_fence(path, journal)?;
+    mark::check(path, &read, highest)?;
+    if read.rebuilt {
+        mark.raise(0, highest)?;
+        warnings.extend(read.warning(path, highest));
+    }
+    Ok(mark)
+}
+
 /// A journal opened for an operator's verdicts.
 pub struct Desk {
     /// The journal.
@@ -175,15 +185,7 @@ pub fn open_for_verdicts(path: &JournalPath) -> Result<Desk, CannotUse> {
         });
     }
     let (mut journal, mut warnings) = open_sqlite(path, &filesystem)?;
-    let uid = journal.identity().uid;
-    // The mark is read before the snapshot whose highest fence it is compared with.
-    let (mark, read) = Mark::open(path, &uid)?;
-    let highest = highest_fence(path, &mut journal)?;
-    mark::check(path, &read, highest)?;
-    if read.rebuilt {
-        mark.raise(0, highest)?;
-        warnings.extend(read.warning(path, highest));
-    }
+    let mark = compared_mark(path, &mut journal, &mut warnings)?;
     Ok(Desk {
         journal,
         mark,
