@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use rusqlite::Connection;
 
+use super::verify::verify;
 use super::{
     Admission, AdmissionVerdict, Answer, Call, Done, Guard, Op, Options, Settlement, Surroundings,
     Ticket,
@@ -279,4 +280,16 @@ pub(crate) fn void(guard: &mut TestGuard, ticket: Ticket, at: i64) {
         detail: "{}".into(),
     };
     guard.run(&[Op::Settle(settlement)], Micros(at)).unwrap();
+}
+
+/// What `verify` finds wrong in a world's journal.
+pub(crate) fn findings(world: &World) -> Vec<String> {
+    let mut found = Vec::new();
+    verify(
+        &world.path,
+        &mut |finding| found.push(finding.what),
+        &mut |_| {},
+    )
+    .unwrap();
+    found
 }

@@ -263,13 +263,8 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         let Some(previous) = previous else {
             return Ok(None);
         };
-        Ok(self.tx.outcome(previous)?.map(|outcome| Asked {
-            fence: previous,
-            digest: outcome.digest,
-            at: outcome.at,
-            // The client has answered it, so it had it.
-            delivered_at: Some(outcome.at),
-        }))
+        let outcome = self.tx.outcome(previous)?;
+        Ok(outcome.as_ref().map(question))
     }
 
     fn stale(&mut self, settlement: &Settlement) -> Result<(), JournalError> {
@@ -378,6 +373,18 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         let policy = record.and_then(|record| Policy::from_record(&record).ok());
         let policy = policy.unwrap_or_default();
         Ok(policy.store_result && bytes as u64 <= policy.result_bytes_max)
+    }
+}
+
+/// Returns the question that a round's outcome is, for an entry that goes back to it.
+pub(super) fn question(outcome: &Outcome) -> Asked {
+    Asked {
+        fence: outcome.fence,
+        digest: outcome.digest,
+        is_tombstone: outcome.body.is_none(),
+        at: outcome.at,
+        // The client has answered it, so it had it.
+        delivered_at: Some(outcome.at),
     }
 }
 

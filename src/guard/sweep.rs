@@ -329,11 +329,10 @@ mod tests {
     use std::time::Duration;
 
     use super::super::fixture::{
-        World, answer, call, calls_of_every_sort, deliver, reserve, settle, void,
+        World, answer, call, calls_of_every_sort, deliver, findings, reserve, settle, void,
     };
     use super::*;
     use crate::guard::Round;
-    use crate::guard::verify::verify;
     use crate::rules::entry::Status;
 
     const HOUR: Micros = Micros(3_600_000_000);
@@ -350,12 +349,6 @@ mod tests {
         sweep.swept().clone()
     }
 
-    fn findings(world: &World) -> usize {
-        let mut count = 0;
-        verify(&world.path, &mut |_| count += 1, &mut |_| {}).unwrap();
-        count
-    }
-
     #[test]
     fn only_what_is_settled_is_buried_and_all_of_it_still_holds() {
         let world = World::new();
@@ -366,7 +359,7 @@ mod tests {
         assert!(swept.dropped_bytes > 0);
         let kept: Vec<_> = swept.kept.iter().map(|(reason, n)| (*reason, *n)).collect();
         assert_eq!(kept, [(Reason::Open, 4), (Reason::Undelivered, 1)]);
-        assert_eq!(findings(&world), 0);
+        assert_eq!(findings(&world).len(), 0);
         let db = world.sql();
         let left: i64 = db
             .query_row(
@@ -385,7 +378,7 @@ mod tests {
         assert_eq!((again.buried, again.kept[&Reason::Buried]), (0, 5));
         let rest = sweep(&world, Duration::from_secs(1), true);
         assert_eq!(rest.buried, 1);
-        assert_eq!(findings(&world), 0);
+        assert_eq!(findings(&world).len(), 0);
     }
 
     /// Counts the payloads that the journal still has.
@@ -425,7 +418,7 @@ mod tests {
         assert_eq!((swept.buried, swept.dropped_bytes), (1, 5 * 7));
         assert_eq!(swept.tools["charge"], (1, 5 * 7));
         assert_eq!(payloads(&world), 0);
-        assert_eq!(findings(&world), 0);
+        assert_eq!(findings(&world).len(), 0);
     }
 
     /// Makes a call with an outcome, and two further answers that came too late.
@@ -454,7 +447,7 @@ mod tests {
         let swept = sweep(&world, Duration::from_secs(1), false);
         assert_eq!((swept.buried, swept.dropped_bytes), (1, 7 + 7 + 10 + 10));
         assert_eq!(payloads(&world), 0);
-        assert_eq!(findings(&world), 0);
+        assert_eq!(findings(&world).len(), 0);
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub use asking::Turn;
 pub use deed::Deed;
 pub use refused::Refused;
 
+use super::settle::question;
 use super::stale::{self, Kept, Stale, Wanted};
 use crate::journal::{
     Applied, Attempt, Durability, Event, Journal, JournalError, Outcome, Payload, Session, Stored,
@@ -626,13 +627,8 @@ impl<T: Transaction> Desk<'_, T> {
         // Where the owner was fenced, the round's own first fence comes before the question's.
         while let Some(previous) = fence {
             if let Some(outcome) = self.tx.outcome(previous)? {
-                return Ok((outcome.status == Status::InputRequired).then_some(Asked {
-                    fence: previous,
-                    digest: outcome.digest,
-                    at: outcome.at,
-                    // The client has answered it, so it had it.
-                    delivered_at: Some(outcome.at),
-                }));
+                let is_question = outcome.status == Status::InputRequired;
+                return Ok(is_question.then(|| question(&outcome)));
             }
             fence = self
                 .tx

@@ -250,6 +250,7 @@ pub fn void(entry: &Entry, at: Micros, asked_before: Option<Asked>) -> Result<Tr
             fence: asked.fence,
             provenance: Some(Provenance::Upstream),
             digest: Some(asked.digest),
+            is_tombstone: asked.is_tombstone,
             completed_at: Some(asked.at),
             delivered_at: asked.delivered_at,
             gave_up: None,
@@ -279,6 +280,8 @@ pub struct Asked {
     pub fence: Fence,
     /// The digest of the answer that asked.
     pub digest: OutcomeDigest,
+    /// The bytes of that answer are not kept, or no longer.
+    pub is_tombstone: bool,
     /// When it came.
     pub at: Micros,
     /// When it was delivered.

@@ -1,6 +1,9 @@
-use crate::guard::fixture::{TestGuard, World, admit, answer, call, reserve, settle, void};
+use crate::guard::fixture::{
+    TestGuard, World, admit, answer, call, findings, reserve, settle, void,
+};
 use crate::guard::verdict::{Act, Deed, Ruling, Verdict};
-use crate::guard::{AdmissionVerdict, Call, Done, Op, Settlement, Ticket};
+use crate::guard::{AdmissionVerdict, Answer, Call, Done, Op, Round, Settlement, Ticket, Why};
+use crate::rules::decide::Decision;
 use crate::rules::entry::{Status, Unanswered};
 use crate::rules::ids::Micros;
 use crate::rules::policy::{Delivery, OnFailure, Policy};
@@ -263,5 +266,38 @@ fn the_first_finisher_wins_only_for_the_arguments_that_the_entry_has() {
             .query_row("SELECT status FROM entries", (), |row| row.get(0))
             .unwrap();
         assert_eq!(found, status);
+    }
+}
+
+/// A round that did not run leads back to its question, whose bytes need not be kept: it is no
+/// damage that they are not there.
+#[test]
+fn a_voided_round_leads_back_to_its_question_kept_or_not() {
+    for is_kept in [true, false] {
+        let world = World::new();
+        let mut guard = world.guard();
+        let ticket = reserve(&mut guard, call(Some(1), "{}"), 1_000);
+        let question = Answer {
+            is_kept,
+            ..answer(Status::InputRequired, "{\"q\":1}")
+        };
+        settle(&mut guard, ticket, question, 1_001);
+        let mut second = call(Some(1), "{}");
+        second.round = Some(Round {
+            state: Some([4; 32]),
+            inputs: "name".into(),
+        });
+        let round = reserve(&mut guard, second, 1_002);
+        void(&mut guard, round, 1_003);
+        match admit(&mut guard, call(Some(1), "{}"), 1_004) {
+            AdmissionVerdict::Replay(replay) if is_kept => {
+                assert_eq!(replay.outcome.body.as_deref(), Some(&b"{\"q\":1}"[..]));
+            }
+            AdmissionVerdict::Refuse(refused) if !is_kept => {
+                assert_eq!(refused.why, Why::Table(Decision::Expired));
+            }
+            other => panic!("{is_kept}: {other:?}"),
+        }
+        assert_eq!(findings(&world), [""; 0]);
     }
 }

@@ -3,9 +3,8 @@ mod adopting;
 use super::asking::{Asking, asking};
 use super::*;
 use crate::guard::Op;
-use crate::guard::fixture::{World, answer, call, calls_of_every_sort, reserve};
+use crate::guard::fixture::{World, answer, call, calls_of_every_sort, findings, reserve};
 use crate::guard::stale::Stale;
-use crate::guard::verify::verify;
 use crate::journal::memory::MemoryJournal;
 use crate::rules::entry::Unanswered;
 use crate::rules::ids::WorkflowId;
@@ -475,17 +474,6 @@ fn act_on(world: &World, seq: u64, act: &Act) -> Ruling {
     .unwrap()
 }
 
-fn findings(world: &World) -> Vec<String> {
-    let mut found = Vec::new();
-    verify(
-        &world.path,
-        &mut |finding| found.push(finding.what),
-        &mut |_| {},
-    )
-    .unwrap();
-    found
-}
-
 /// Seq 5 is a question, seq 7 a task, in a history that `verify` walks through the lifecycle.
 #[test]
 fn what_is_open_is_taken_by_name_and_force_and_its_history_holds() {
@@ -598,10 +586,11 @@ fn a_note_on_what_is_open_takes_it_from_nobody() {
     assert_eq!(findings(&world), [""; 0]);
 }
 
-/// A round that was not executed leads back to its question, also where its owner was fenced.
+/// A round that was not executed leads back to its question, also where its owner was fenced
+/// and where the question's bytes are not kept.
 #[test]
 fn a_later_round_goes_back_to_its_question() {
-    for owner in [GONE, LIVE] {
+    for (owner, is_kept) in [(GONE, true), (LIVE, true), (GONE, false), (LIVE, false)] {
         let (mut journal, entry) = doubt();
         let mut tx = journal.begin(Durability::Power).unwrap();
         let settlement = Settlement {
@@ -609,7 +598,7 @@ fn a_later_round_goes_back_to_its_question() {
             is_error: false,
             provenance: Provenance::Upstream,
             digest: outcome_digest(b"{}"),
-            is_tombstone: false,
+            is_tombstone: !is_kept,
             at: Micros(20),
         };
         let transition = lifecycle::settle(&entry, settlement).unwrap();
@@ -621,7 +610,7 @@ fn a_later_round_goes_back_to_its_question() {
             provenance: Provenance::Upstream,
             at: Micros(20),
             digest: settlement.digest,
-            body: Some(b"{}".to_vec().into()),
+            body: is_kept.then(|| b"{}".to_vec().into()),
             round: None,
             task: None,
         };
@@ -639,5 +628,6 @@ fn a_later_round_goes_back_to_its_question() {
         ));
         assert_eq!((after.status, after.round), (Status::InputRequired, 0));
         assert_eq!(after.fence, Fence(1));
+        assert_eq!(after.is_tombstone, !is_kept);
     }
 }

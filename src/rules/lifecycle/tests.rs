@@ -240,6 +240,7 @@ fn a_voided_later_round_goes_back_to_its_question() {
     let asked = Asked {
         fence: Fence(1),
         digest: [4; 32],
+        is_tombstone: true,
         at: Micros(5),
         delivered_at: Some(Micros(6)),
     };
@@ -247,6 +248,7 @@ fn a_voided_later_round_goes_back_to_its_question() {
     let mut question = entry(Status::InputRequired);
     question.provenance = Some(Provenance::Upstream);
     question.digest = Some([4; 32]);
+    question.is_tombstone = true;
     question.completed_at = Some(Micros(5));
     question.delivered_at = Some(Micros(6));
     assert_eq!(back, question);
