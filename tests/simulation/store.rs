@@ -176,7 +176,8 @@ impl SimJournal {
         if shared.durable.is_none() {
             shared.durable = self.before.take();
         }
-        shared.is_unknown = is_unknown;
+        // Whoever recovers syncs it with the first commit, whatever came after it without a sync.
+        shared.is_unknown |= is_unknown;
     }
 
     pub(crate) fn has_failed(&self) -> bool {
