@@ -3,7 +3,7 @@
 //!
 //! `SIM_SEED=7 cargo test --test simulation one -- --nocapture` shows what a seed expands to and
 //! all that happens. `SIM_SEEDS=10000000 cargo test --test simulation many -- --nocapture` is
-//! the long form; `SIM_FROM` is its first seed.
+//! the long form; `SIM_FROM` is its first seed. `SIM_STEPS=400` gives each world as many steps.
 
 #![expect(
     clippy::unwrap_used,
@@ -42,6 +42,15 @@ fn from_env(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
+/// What a seed expands to.
+fn plan_of(seed: u64) -> Plan {
+    let mut plan = Plan::of(seed);
+    if let Some(steps) = from_env("SIM_STEPS") {
+        plan.steps = usize::try_from(steps).unwrap();
+    }
+    plan
+}
+
 /// Runs one world. Returns a digest of all that came out at both ends, or what was violated.
 fn run(plan: Plan, book: Book, coverage: &mut Coverage, traces: bool) -> Result<u64, String> {
     let mut world = World::new(plan, book, coverage, traces);
@@ -54,7 +63,7 @@ fn run(plan: Plan, book: Book, coverage: &mut Coverage, traces: bool) -> Result<
 }
 
 fn run_seed(seed: u64, coverage: &mut Coverage) -> Result<u64, String> {
-    run(Plan::of(seed), World::memory_book(), coverage, false)
+    run(plan_of(seed), World::memory_book(), coverage, false)
 }
 
 /// Runs seeds on all cores; the first violation of each thread ends it.
@@ -125,7 +134,7 @@ fn one() {
     if let Some(bug) = bug_from_env() {
         seeded::choose(Some(bug));
     }
-    let plan = Plan::of(seed);
+    let plan = plan_of(seed);
     println!("{plan:#?}");
     let result = run(plan, World::memory_book(), &mut Coverage::default(), true);
     seeded::choose(None);
