@@ -153,7 +153,10 @@ impl SqliteJournal {
             [rusqlite::blob::ZeroBlob(bytes)],
         );
         let spills_late = spill_at(SPILL_PAGES);
-        if let Err(error) = db.execute_batch("ROLLBACK") {
+        // A full disk has rolled it back already.
+        if !db.is_autocommit()
+            && let Err(error) = db.execute_batch("ROLLBACK")
+        {
             let error = JournalError::Failed(error.to_string());
             self.failed = Some(error.clone());
             return Err(error);
@@ -210,8 +213,8 @@ impl SqliteJournal {
     ///
     /// # Errors
     ///
-    /// What SQLite says. As after a failed commit, what is durable is unknown then, and nothing
-    /// more is written by this process.
+    /// What SQLite says. Where it is neither busy nor full, what is durable is unknown then, as
+    /// after a failed commit, and nothing more is written by this process.
     pub fn move_log(&mut self) -> Result<(), JournalError> {
         if let Some(failed) = &self.failed {
             return Err(failed.clone());
@@ -220,7 +223,8 @@ impl SqliteJournal {
         self.db
             .query_row("PRAGMA wal_checkpoint(PASSIVE)", (), |_| Ok(()))
             .map_err(|error| match classify(&error) {
-                JournalError::Busy => JournalError::Busy,
+                // The log has all of it still, and what was not written was not synced.
+                kind @ (JournalError::Busy | JournalError::Full) => kind,
                 kind => {
                     let kind = JournalError::Failed(kind.to_string());
                     self.failed = Some(kind.clone());
@@ -1712,6 +1716,27 @@ mod tests {
         tx.create_workflow(&WorkflowId(name.into()), [1; 16], Micros(1))
             .unwrap();
         tx.commit().unwrap();
+    }
+
+    /// What is done for speed alone never closes a journal that the next outcome may fit into.
+    #[test]
+    fn a_log_that_finds_no_room_to_be_long_leaves_the_journal_open() {
+        let world = World::empty();
+        let image = schema::empty_image([7; 16], &WorkflowId("own".into()), Micros(0)).unwrap();
+        place::create(&world.journal, &image, &world.filesystem()).unwrap();
+        let mut journal = journal(&world);
+        make(&mut journal, "a");
+        let pages: i64 = journal
+            .connection()
+            .pragma_query_value(None, "page_count", |row| row.get(0))
+            .unwrap();
+        journal
+            .connection()
+            .pragma_update(None, "max_page_count", pages + 4)
+            .unwrap();
+        assert_eq!(journal.grow_log(600).unwrap_err(), JournalError::Full);
+        make(&mut journal, "b");
+        assert_eq!(workflows(&mut journal), [true, true, false]);
     }
 
     #[test]
