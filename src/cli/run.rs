@@ -14,6 +14,7 @@ use crate::proxy::stderr::StderrSink;
 use crate::proxy::{self, Failure};
 use crate::rules::ids::WorkflowId;
 use crate::rules::policy;
+use crate::rules::shell::quote;
 
 use super::error::{CliError, Kind};
 use super::exit::Exit;
@@ -38,7 +39,7 @@ pub(super) fn run(settings: ProxySettings) -> Result<Exit, CliError> {
     };
     let shown = journal
         .as_ref()
-        .map(|path| quoted(&path.as_path().to_string_lossy()))
+        .map(|path| quote(&path.as_path().to_string_lossy()).into_owned())
         .unwrap_or_default();
     let run = proxy::run(proxy::Settings {
         upstream: match settings.upstream {
@@ -104,14 +105,4 @@ pub(super) fn run(settings: ProxySettings) -> Result<Exit, CliError> {
 fn own_id_start() -> String {
     let bits = u128::from_le_bytes(proxy::books::random());
     format!("checkpoint-{bits:032x}")
-}
-
-/// Returns a path as it can be pasted into a shell.
-fn quoted(path: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+=@%,:".contains(&byte);
-    if !path.is_empty() && path.bytes().all(is_plain) {
-        path.to_owned()
-    } else {
-        format!("'{}'", path.replace('\'', "'\\''"))
-    }
 }

@@ -3,11 +3,11 @@
 //! They name the same journal and the same entry as the command that prints them, quoted for a
 //! POSIX shell, so that copying one can't run anything else, whatever a path holds.
 
-use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use super::settings::Env;
 use super::view::EntryView;
+pub(super) use crate::rules::shell::quote;
 
 /// One entry of one journal, as arguments of further commands.
 #[derive(Clone, Debug)]
@@ -68,30 +68,10 @@ impl Target {
     }
 }
 
-/// Returns `text` as one word of a POSIX shell.
-///
-/// Source: POSIX.1-2024, Shell Command Language, section 2.2.2.
-pub(super) fn quote(text: &str) -> Cow<'_, str> {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
-    if !text.is_empty() && text.chars().all(is_plain) {
-        Cow::Borrowed(text)
-    } else {
-        Cow::Owned(format!("'{}'", text.replace('\'', r"'\''")))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::view::tests::entry;
     use super::*;
-
-    #[test]
-    fn quoting() {
-        assert_eq!(quote("/a/run.db"), "/a/run.db");
-        assert_eq!(quote(""), "''");
-        assert_eq!(quote("it's $HOME; x"), r"'it'\''s $HOME; x'");
-        assert_eq!(quote("~"), "'~'");
-    }
 
     #[test]
     fn a_target_says_where_it_is() {

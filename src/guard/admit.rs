@@ -206,6 +206,9 @@ pub struct Admission {
     /// The workflow's random bits and the number of the entry's own branch: the stable part of a
     /// key that is handed to the upstream.
     pub place: ([u8; 16], u32),
+    /// Workflow and branch of the entry that this is about, where the seq alone would lead an
+    /// operator to another one: they are not the first branch of the journal's own workflow.
+    pub elsewhere: Option<(WorkflowId, u32)>,
     /// When it was decided.
     pub at: Micros,
     /// What is to be noted when there is time.
@@ -286,15 +289,45 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
                 .map_or(workflow.uid, |(_, uid)| uid),
             Some(_) | None => workflow.uid,
         };
+        let elsewhere = self.elsewhere(&workflow, &verdict)?;
         Ok(Admission {
             workflow: name,
             branch: number,
             place: (uid, number),
+            elsewhere,
             at: self.now,
             notes: std::mem::take(&mut self.notes),
             identified,
             verdict,
         })
+    }
+
+    /// Returns workflow and branch of the entry that a verdict is about, unless its seq says enough.
+    /// A key may have led to another workflow's entry, and a fork shares those of older branches.
+    fn elsewhere(
+        &mut self,
+        workflow: &Workflow,
+        verdict: &AdmissionVerdict,
+    ) -> Result<Option<(WorkflowId, u32)>, JournalError> {
+        let about = match verdict {
+            AdmissionVerdict::Run(ticket, _) | AdmissionVerdict::Join { ticket, .. } => {
+                ticket.branch
+            }
+            AdmissionVerdict::Replay(replay) => replay.entry.branch,
+            AdmissionVerdict::Refuse(refused) => refused
+                .entry
+                .as_ref()
+                .map_or(workflow.active.id, |entry| entry.branch),
+        };
+        if about == workflow.active.id {
+            let is_usual = workflow.id == self.own_workflow && workflow.active.number == 0;
+            return Ok((!is_usual).then(|| (workflow.id.clone(), workflow.active.number)));
+        }
+        let Some(branch) = self.tx.branch(about)? else {
+            return Ok(None);
+        };
+        let owner = self.tx.workflow_of(branch.workflow)?;
+        Ok(owner.map(|(name, _)| (name, branch.number)))
     }
 
     /// An entry is passed once its call was admitted; a refused call may come again. A key may

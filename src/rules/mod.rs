@@ -17,5 +17,6 @@ pub mod lifecycle;
 pub mod policy;
 pub mod retention;
 pub mod ruling;
+pub mod shell;
 pub mod signature;
 pub mod units;

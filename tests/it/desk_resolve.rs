@@ -502,16 +502,10 @@ fn a_killed_proxys_call_is_settled_without_a_proxy() {
     assert_eq!(world.effects_of("charge"), 1);
 }
 
-/// Another workflow's entry is named with it, and its hint says how.
-#[test]
-fn a_refusals_hint_leads_to_its_verdict() {
-    let world = doubts(&[1]);
-    let mut proxy = world.proxy().start();
-    let answer = proxy.call(&Call::charge(1).seq(1));
-    let hint = refusal(&answer)["hint"].as_str().unwrap().to_owned();
-    proxy.stop();
-    assert!(hint.contains("checkpoint resolve 1"), "{hint}");
-    let line = format!("{hint} --still-unknown --reason r").replacen("checkpoint", "\"$0\"", 1);
+/// Gives the verdict that a refusal's hint leads to, as it stands, in a shell.
+fn follow(world: &World, answer: &Value) -> String {
+    let hint = refusal(answer)["hint"].as_str().unwrap().to_owned();
+    let line = format!("{hint} --not-executed --reason r").replacen("checkpoint", "\"$0\"", 1);
     let output = world
         .command("sh")
         .args(["-c", &line])
@@ -519,5 +513,63 @@ fn a_refusals_hint_leads_to_its_verdict() {
         .output()
         .unwrap();
     assert!(output.status.success(), "{hint}: {}", text(&output));
-    assert!(contains(&output.stdout, b"stays in doubt"));
+    hint
+}
+
+/// Four entries of seq 1, in three workflows and on two branches: each refusal's hint leads to its
+/// own and to no other, also the hint of the call that was lost.
+#[test]
+fn a_refusals_hint_leads_to_its_verdict() {
+    let world = World::new();
+    let journal = world.journal();
+    let journal = journal.to_str().unwrap();
+    let place = |entry: &Value| {
+        let workflow = entry["workflow_id"].as_str().unwrap();
+        format!("{workflow} {} {}", entry["branch"], entry["status"])
+    };
+    let lose = |call: Call, flags: &[&str]| {
+        let mut proxy = world.proxy().flags(flags).start();
+        let answer = proxy.call(&call.script(json!({"die": "after_effect"})));
+        assert_eq!(proxy.wait_code(), 69);
+        answer
+    };
+    let call = || Call::charge(1).seq(1);
+    let named = |name: &str| call().meta("checkpoint_workflow", name);
+    let odd = "it's B";
+    lose(call(), &[]);
+    lose(call(), &["--workflow-id", odd]);
+    let by_meta = lose(named("C"), &[]);
+    // The first of D has an answer, and its fork has none.
+    let mut proxy = world.proxy().start();
+    assert_done(&proxy.call(&named("D")));
+    proxy.stop();
+    let other = Call::new(1, "refund", json!({})).seq(1);
+    let forked = lose(
+        other.meta("checkpoint_workflow", "D"),
+        &["--on-divergence", "fork"],
+    );
+    let mut proxy = world.proxy().start();
+    let own = proxy.call(&call());
+    let by_flag = proxy.call(&named(odd));
+    proxy.stop();
+    let mut ruled = Vec::new();
+    for (answer, end) in [
+        (&by_flag, " --workflow-id 'it'\\''s B' --branch 0"),
+        (&by_meta, " --workflow-id C --branch 0"),
+        (&forked, " --workflow-id D --branch 1"),
+        (&own, ""),
+    ] {
+        let hint = follow(&world, answer);
+        assert_eq!(
+            hint,
+            format!("checkpoint resolve 1 --journal {journal}{end}")
+        );
+        let workflow = refusal(answer)["workflow_id"].as_str().unwrap();
+        let branch = &refusal(answer)["branch"];
+        ruled.push(format!("{workflow} {branch} \"VOIDED\""));
+        let voided = world.entries();
+        let voided = voided.iter().filter(|entry| entry["status"] == "VOIDED");
+        let voided: std::collections::BTreeSet<_> = voided.map(place).collect();
+        assert_eq!(voided, ruled.iter().cloned().collect());
+    }
 }

@@ -13,7 +13,8 @@ use crate::mcp::reply::{
 };
 use crate::rules::decide::Decision;
 use crate::rules::entry::{Entry, Provenance, Status};
-use crate::rules::ids::Micros;
+use crate::rules::ids::{Micros, Seq, WorkflowId};
+use crate::rules::shell::quote;
 use crate::rules::signature::Signature;
 
 impl Session {
@@ -167,9 +168,9 @@ impl Session {
             });
             refusal.hint = Some(match kind {
                 RefusalKind::InDoubt | RefusalKind::Abandoned | RefusalKind::OutcomeUnknown => {
-                    self.command("resolve", entry)
+                    self.command("resolve", entry.seq, admission.elsewhere.as_ref())
                 }
-                _ => self.command("show", entry),
+                _ => self.command("show", entry.seq, admission.elsewhere.as_ref()),
             });
         }
         refusal
@@ -205,19 +206,29 @@ impl Session {
         } else {
             "resolve"
         };
-        refusal.hint = Some(format!(
-            "checkpoint {command} {} --journal {}",
-            ticket.seq, self.options.journal_shown
-        ));
+        let elsewhere = flight
+            .standing
+            .as_ref()
+            .and_then(|it| it.elsewhere.as_ref());
+        refusal.hint = Some(self.command(command, ticket.seq, elsewhere));
         refusal
     }
 
-    /// Returns an operator's command on an entry, ready to be copied.
-    pub(super) fn command(&self, command: &str, entry: &Entry) -> String {
-        format!(
-            "checkpoint {command} {} --journal {}",
-            entry.seq, self.options.journal_shown
-        )
+    /// Returns an operator's command on an entry, ready to be copied: it means this entry and no
+    /// other of the same seq.
+    pub(super) fn command(
+        &self,
+        command: &str,
+        seq: Seq,
+        elsewhere: Option<&(WorkflowId, u32)>,
+    ) -> String {
+        let journal = &self.options.journal_shown;
+        let mut line = format!("checkpoint {command} {seq} --journal {journal}");
+        if let Some((workflow, branch)) = elsewhere {
+            let workflow = quote(&workflow.0);
+            line.push_str(&format!(" --workflow-id {workflow} --branch {branch}"));
+        }
+        line
     }
 
     /// Returns the line that replays a stored outcome, or the refusal where it has no legal form

@@ -152,6 +152,7 @@ impl Session {
                 flight.standing = Some(Standing {
                     workflow: admission.workflow.0.clone(),
                     branch: admission.branch,
+                    elsewhere: admission.elsewhere.clone(),
                     letter: letter.to_string(),
                     created_at: admission.at,
                 });
@@ -246,6 +247,9 @@ impl Session {
                     refusal.attempt = Some(u64::from(ticket.attempt));
                     refusal.tool = Some(flight.call.tool.clone());
                     refusal.reason = Some("the wait for its outcome is over".into());
+                    refusal.incoming_signature = Some(flight.signature.to_string());
+                    let elsewhere = admission.elsewhere.as_ref();
+                    refusal.hint = Some(self.command("show", ticket.seq, elsewhere));
                     refusal.letter = Some(letter.to_string());
                     self.refuse_flight(&flight, &refusal);
                 }

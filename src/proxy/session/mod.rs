@@ -42,7 +42,7 @@ use crate::mcp::capability::Capabilities;
 use crate::mcp::frame::{IdKey, RawId};
 use crate::mcp::reply::RefusalKind;
 use crate::rules::entry::GaveUp;
-use crate::rules::ids::{BranchId, Fence, Micros, Seq};
+use crate::rules::ids::{BranchId, Fence, Micros, Seq, WorkflowId};
 use crate::rules::policy::{Policy, PolicySet};
 use crate::rules::signature::Signature;
 use crate::seeded::{self, Bug};
@@ -151,6 +151,7 @@ struct Forwarded {
 struct Standing {
     workflow: String,
     branch: u32,
+    elsewhere: Option<(WorkflowId, u32)>,
     letter: String,
     created_at: Micros,
 }
