@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::call::{Call, assert_done, result_bytes};
+use crate::call::{Call, assert_done, assert_refused, result_bytes};
 use crate::proxy::Proxy;
 use crate::world::{World, contains, run};
 
@@ -221,4 +221,46 @@ fn an_owner_that_was_fenced_may_take_over_again() {
     second.stop();
     assert_eq!(world.status(1), "COMPLETED");
     assert_eq!(world.entry(1)["attempt"], 3);
+}
+
+/// Under at-most-once nobody but an operator takes a call from its owner, by force: of one whose
+/// answer does not come, mostly. The owner's caller and who joined it get what the operator says,
+/// and the upstream is told to give the call up.
+#[test]
+fn an_operators_force_ends_a_call_that_hangs() {
+    let result = r#"{"content":[{"type":"text","text":"by hand"}]}"#;
+    for (more, cancels) in [("", true), ("on_lost_lease = \"finish\"\n", false)] {
+        let completed: &[&str] = &["--completed", "--result", result];
+        for verdict in [completed, &["--not-executed"]] {
+            let world = World::new();
+            let policy = format!("[tools.charge]\nheartbeat = \"50ms\"\n{more}");
+            let mut proxy = world.proxy().policy(&policy).start();
+            let call = |id: u64| Call::charge(id).seq(1);
+            let script = json!({"hold_after": "h", "on_cancel": "silent"});
+            proxy.send_call(&call(1).script(script));
+            world.wait_held("h");
+            proxy.send_call(&call(2));
+            proxy.await_decided();
+            let words = [&["resolve", "1"], verdict, &["--force", "--reason", "r"]].concat();
+            run(&world, 0, &words);
+            let own = proxy.recv_id(1);
+            if verdict == completed {
+                for answer in [own, proxy.recv_id(2)] {
+                    assert_eq!(answer["result"]["content"][0]["text"], "by hand");
+                }
+                assert_eq!(world.effects_of("charge"), 1);
+            } else {
+                // Its own call was sent, whatever the operator says; the other one runs now.
+                assert_refused(&own, "outcome_unknown", "unknown");
+                assert_done(&proxy.recv_id(2));
+                assert_eq!(world.effects_of("charge"), 2);
+            }
+            world.release("h");
+            proxy.stop();
+            let lines = world.upstream_lines();
+            let mut cancelled = lines.iter().filter(|line| contains(line, b"cancelled"));
+            assert_eq!(cancelled.next().is_some(), cancels, "{verdict:?}");
+            assert!(world.operator(&["verify"]).status.success());
+        }
+    }
 }

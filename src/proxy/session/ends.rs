@@ -13,6 +13,7 @@ use crate::json;
 use crate::mcp::frame::{IdKey, RawId};
 use crate::mcp::reply::{self, Refusal, RefusalKind};
 use crate::rules::entry::{GaveUp, Unanswered};
+use crate::rules::policy::Delivery;
 use crate::seeded::{self, Bug};
 
 /// How the upstream ended.
@@ -377,7 +378,7 @@ impl Session {
         for (key, flight) in &self.flights {
             match &flight.stage {
                 Stage::Forwarded(forwarded) => {
-                    if forwarded.beat_at.is_some_and(|at| now >= at) {
+                    if now >= forwarded.beat_at {
                         beats.push(key.clone());
                     }
                     if flight.waits() && forwarded.overdue_at.is_some_and(|at| now >= at) {
@@ -415,14 +416,22 @@ impl Session {
         self.mark_lazy(now);
     }
 
-    /// Renews the lease of a running at-least-once call.
+    /// Looks whether a running call is still ours, and renews its lease if it has one: only an
+    /// at-least-once call may be taken over by who waits long enough, any by an operator's force.
     fn beat(&mut self, key: &IdKey, now: Instant) {
         let Some(flight) = self.flights.get_mut(key) else {
             return;
         };
         if let Stage::Forwarded(forwarded) = &mut flight.stage {
-            forwarded.beat_at = Some(now + flight.policy.heartbeat);
-            let op = Op::Renew(forwarded.ticket, flight.policy.lease_ttl);
+            forwarded.beat_at = now + flight.policy.heartbeat;
+            if self.latched.is_some() {
+                // A closed journal has no answer to that.
+                return;
+            }
+            let op = match flight.policy.delivery {
+                Delivery::AtLeastOnce => Op::Renew(forwarded.ticket, flight.policy.lease_ttl),
+                Delivery::AtMostOnce => Op::Confirm(forwarded.ticket),
+            };
             self.ops.push((Asked::Renewal(key.clone()), op));
         }
     }

@@ -307,7 +307,7 @@ impl Session {
             None => line,
         };
         let policy = &flight.policy;
-        let beat_at = (policy.delivery == Delivery::AtLeastOnce).then(|| now + policy.heartbeat);
+        let beat_at = now + policy.heartbeat;
         let limit = policy.timeout.or(self.options.call_timeout);
         let is_gone = self.phase.is_client_gone();
         flight.stage = Stage::Forwarded(Forwarded {

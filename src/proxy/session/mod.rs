@@ -142,8 +142,8 @@ struct Forwarded {
     at: Instant,
     /// When it is answered `outcome_unknown`.
     overdue_at: Option<Instant>,
-    /// When its lease is renewed, if it has one.
-    beat_at: Option<Instant>,
+    /// When it is asked whether it is still ours, and its lease renewed if it has one.
+    beat_at: Instant,
 }
 
 /// Where a call was reserved, as a refusal tells it.
@@ -523,7 +523,7 @@ impl Session {
                 }),
                 Stage::Forwarded(forwarded) => {
                     let overdue_at = forwarded.overdue_at.filter(|_| !flight.is_answered);
-                    [overdue_at, forwarded.beat_at].into_iter().flatten().min()
+                    Some(overdue_at.map_or(forwarded.beat_at, |at| at.min(forwarded.beat_at)))
                 }
                 Stage::Admitting
                 | Stage::Confirming { .. }
