@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use crate::call::{Call, assert_done, assert_refused, refusal, result_bytes};
-use crate::world::{DEADLINE, World, contains, run, text};
+use crate::world::{DEADLINE, World, run, text};
 
 /// A world with a charge in doubt at each of these seqs; its effect is done.
 fn doubts(seqs: &[u64]) -> World {
