@@ -698,6 +698,7 @@ impl Driver {
                 if waited >= RESERVE_PATIENCE {
                     ops = self.session.give_up_reservations(ops, &error, now);
                 }
+                ops = self.session.put_off(ops, now);
                 OUTCOME_PATIENCE
             }
             JournalError::Full | JournalError::ReadOnly(_) => {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::call::{Call, assert_done, assert_refused, refusal};
-use crate::world::{World, contains};
+use crate::world::{DEADLINE, World, contains};
 
 /// Something that is done to the journal's place, with its name.
 type Trick = (&'static str, fn(&Path));
@@ -301,6 +301,29 @@ fn a_journal_that_another_writer_holds_refuses_calls_and_passes_the_rest() {
     writer.execute_batch("COMMIT").unwrap();
     drop(writer);
     assert_done(&proxy.call(&Call::new(2, "refund", json!({})).seq(2)));
+    proxy.stop();
+    assert_eq!(world.effects_of("refund"), 1);
+}
+
+/// What is noted of a refusal or a delivery waits for the journal, too, and no call waits for it.
+#[test]
+fn a_busy_journal_keeps_each_call_waiting_for_no_longer_than_the_first() {
+    let world = used_world();
+    let mut proxy = world.proxy().start();
+    let writer = rusqlite::Connection::open(world.journal()).unwrap();
+    writer.busy_timeout(DEADLINE).unwrap();
+    // That its answer was delivered is noted with the next commit.
+    assert_done(&proxy.call(&Call::new(1, "refund", json!({})).seq(2)));
+    writer.execute_batch("BEGIN IMMEDIATE").unwrap();
+    for id in 3..5u64 {
+        // By then the event of the last refusal has been tried by itself.
+        assert_eq!(proxy.recv_id_within(0, Duration::from_millis(700)), None);
+        let sent = Instant::now();
+        let answer = proxy.call(&Call::new(id, "refund", json!({})).seq(id));
+        assert_refused(&answer, "journal_unavailable", "not_started");
+        assert!(sent.elapsed() < Duration::from_secs(15), "{sent:?}");
+    }
+    writer.execute_batch("COMMIT").unwrap();
     proxy.stop();
     assert_eq!(world.effects_of("refund"), 1);
 }

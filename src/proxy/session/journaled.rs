@@ -83,6 +83,19 @@ impl Session {
         self.lazy.push(op);
     }
 
+    /// Takes a batch back that a busy journal kept waiting, if it holds nothing but events that
+    /// nobody waits for: no reservation shall wait behind them. Returns the batch otherwise.
+    pub fn put_off(&mut self, ops: Vec<Op>, now: Instant) -> Vec<Op> {
+        let can_wait = |op: &Op| matches!(op, Op::Note(_) | Op::Deliver(_) | Op::Keep(_));
+        if self.phase.is_draining() || !ops.iter().all(can_wait) {
+            return ops;
+        }
+        self.asked.clear();
+        self.lazy.extend(ops);
+        self.mark_lazy(now);
+        Vec::new()
+    }
+
     /// Starts the time that lazy events may wait.
     pub(super) fn mark_lazy(&mut self, now: Instant) {
         if !self.lazy.is_empty() && self.lazy_since.is_none() {
