@@ -231,8 +231,13 @@ impl Output {
 
     /// Writes one line of talk to stderr. It is lost if stderr is closed.
     pub fn note(&self, text: &str) {
-        let _ = writeln!(io::stderr().lock(), "checkpoint: {}", escape(text));
+        talk(text);
     }
+}
+
+/// Writes one line of talk to stderr. It is lost if stderr is closed.
+pub fn talk(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "checkpoint: {}", escape(text));
 }
 
 /// Returns the terminal's columns; a pseudo-terminal that nobody sized says 0, which is no width.

@@ -7,16 +7,27 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::error::{CliError, Kind};
+use super::output::talk;
 use super::view::{EntryView, Status, Time};
 use crate::journal::JournalError;
 use crate::journal::cannot_use::CannotUse;
-use crate::journal::place::JournalPath;
+use crate::journal::place::{JournalPath, Warning};
 use crate::journal::reader::{Found, Parent, Place, Reader};
 use crate::rules::entry::{self, Entry};
 
 /// Opens a journal for reading.
 pub(super) fn open(path: &Path) -> Result<Reader, CliError> {
-    Reader::open(&journal_path(path)?).map_err(unusable)
+    let reader = Reader::open(&journal_path(path)?).map_err(unusable)?;
+    say_if_alone(reader.warnings());
+    Ok(reader)
+}
+
+/// Says on stderr if a journal may be a copy of the file alone: what it shows is not all then.
+pub(super) fn say_if_alone(warnings: &[Warning]) {
+    let is_alone = |warning: &&Warning| matches!(warning, Warning::Alone { .. });
+    for warning in warnings.iter().filter(is_alone) {
+        talk(&warning.to_string());
+    }
 }
 
 /// Returns where a journal stands.

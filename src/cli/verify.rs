@@ -8,9 +8,10 @@ use super::error::CliError;
 use super::exit::Exit;
 use super::output::{Column, Form, Look, Output, SCHEMA_VERSION, Tone, table};
 use super::progress::ProgressLine;
-use super::reading::{journal_path, unusable};
+use super::reading::{journal_path, say_if_alone, unusable};
 use super::settings::{self, Env};
 use crate::guard::verify::{self, Seen};
+use crate::journal::place::{self, State};
 
 /// Check the whole journal for damage
 ///
@@ -27,6 +28,9 @@ pub(super) struct VerifyArgs {
 pub(super) fn run(args: &VerifyArgs, env: Env<'_>) -> Result<Exit, CliError> {
     let path = settings::journal_required(args.journal.journal.clone(), env)?;
     let journal = journal_path(&path)?;
+    if let Ok(State::Present(present)) = place::inspect(&journal) {
+        say_if_alone(&present.warnings);
+    }
     let output = Output::new(args.journal.color);
     let form = args.journal.form.form();
     let mut findings = Vec::new();

@@ -39,6 +39,10 @@ pub const SCHEMA_VERSION: i32 = 1;
 /// How much of the journal SQLite may keep in memory, in KiB.
 const CACHE_KIB: i64 = 1024;
 
+/// How long a journal's first proxy may take from the journal's name to its mark's: some
+/// milliseconds, more where others load the machine.
+const MARK_WAIT: Duration = Duration::from_millis(200);
+
 /// How much of one transaction SQLite keeps in memory before it goes to the log, in pages. What
 /// goes there early is read back and written again: a result of 1 MB cost its size three times.
 pub(crate) const SPILL_PAGES: i64 = 4096;
@@ -163,6 +167,8 @@ pub fn open(
 }
 
 /// Opens the journal like [`open`], and tries again while it is busy, for at most `patience`.
+/// Whoever has made it a moment ago (`is_new`) is not told that it stands alone, nor is who comes
+/// while somebody else makes it.
 ///
 /// # Errors
 ///
@@ -172,6 +178,7 @@ pub fn open_patiently(
     access: Access,
     filesystem: &Filesystem,
     patience: Duration,
+    is_new: bool,
 ) -> Result<OpenJournal, CannotUse> {
     const PAUSE_MAX: Duration = Duration::from_millis(20);
     let start = Instant::now();
@@ -183,9 +190,30 @@ pub fn open_patiently(
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(PAUSE_MAX);
             }
-            result => return result,
+            Ok(mut opened) => {
+                let is_alone = |warning: &Warning| matches!(warning, Warning::Alone { .. });
+                if opened.warnings.iter().any(is_alone) && (is_new || gets_its_mark(journal)) {
+                    opened.warnings.retain(|warning| !is_alone(warning));
+                }
+                return Ok(opened);
+            }
+            Err(reason) => return Err(reason),
         }
     }
+}
+
+/// Whether a high-water mark comes within what it takes to make a journal and its mark.
+fn gets_its_mark(journal: &JournalPath) -> bool {
+    let mark = journal.companion(Companion::Mark);
+    let start = Instant::now();
+    while start.elapsed() < MARK_WAIT {
+        if mark.symlink_metadata().is_ok() {
+            return true;
+        }
+        // Its maker tells nobody, and this is asked for a lone file alone.
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    false
 }
 
 /// Sets a pragma to a number, steps it to its end and reads it back.

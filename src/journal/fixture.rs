@@ -65,7 +65,7 @@ impl World {
 pub(crate) fn open(journal: &JournalPath) -> OpenJournal {
     let filesystem = filesystem::kind(journal.as_path()).unwrap();
     let patience = std::time::Duration::from_secs(20);
-    open_patiently(journal, Access::ReadWrite, &filesystem, patience).unwrap()
+    open_patiently(journal, Access::ReadWrite, &filesystem, patience, true).unwrap()
 }
 
 /// Returns a complete small journal: one table, with a row.

@@ -115,6 +115,11 @@ pub fn inspect(journal: &JournalPath) -> Result<State, CannotUse> {
         Err(error) => return Err(CannotUse::io("read", path, error)),
     };
     let (look, header) = look_twice(journal, &pinned)?;
+    if header.is_wal() && is_alone(journal)? {
+        warnings.push(Warning::Alone {
+            path: path.to_owned(),
+        });
+    }
     Ok(State::Present(Present {
         schema_version: header.user_version,
         page_bytes: header.page_bytes,
@@ -124,6 +129,14 @@ pub fn inspect(journal: &JournalPath) -> Result<State, CannotUse> {
         has_rollback_journal: look.rollback_bytes > 0,
         warnings,
     }))
+}
+
+/// Whether a journal has neither a log nor a high-water mark beside it. Who makes a journal makes
+/// its mark right after it; an empty log is what somebody leaves who has only looked.
+fn is_alone(journal: &JournalPath) -> Result<bool, CannotUse> {
+    let log = lstat(&journal.companion(Companion::Wal))?;
+    let has_log = log.is_some_and(|log| log.size() > 0);
+    Ok(!has_log && lstat(&journal.companion(Companion::Mark))?.is_none())
 }
 
 /// One look at the bytes that tell whether a journal is whole.

@@ -202,7 +202,8 @@ impl Reader {
     /// those of its version; [`CannotUse::BackInTime`] if it knows less than it once did.
     pub fn open(path: &JournalPath) -> Result<Self, CannotUse> {
         let filesystem = super::filesystem::kind(path.folder())?;
-        let opened = connection::open_patiently(path, Access::ReadOnly, &filesystem, PATIENCE)?;
+        let opened =
+            connection::open_patiently(path, Access::ReadOnly, &filesystem, PATIENCE, false)?;
         let sqlite = |source| CannotUse::sqlite("read", path.as_path(), source);
         opened.connection.busy_timeout(PATIENCE).map_err(sqlite)?;
         opened

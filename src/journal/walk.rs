@@ -109,7 +109,8 @@ impl Walk {
     /// read by this release, or is damaged so far that SQLite can't begin.
     pub fn open(path: &JournalPath) -> Result<Self, CannotUse> {
         let filesystem = super::filesystem::kind(path.folder())?;
-        let opened = connection::open_patiently(path, Access::ReadOnly, &filesystem, PATIENCE)?;
+        let opened =
+            connection::open_patiently(path, Access::ReadOnly, &filesystem, PATIENCE, false)?;
         let db = &opened.connection;
         let refuse = |source| CannotUse::sqlite("read", path.as_path(), source);
         db.busy_timeout(PATIENCE).map_err(refuse)?;

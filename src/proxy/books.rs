@@ -155,7 +155,11 @@ fn compared_mark(
     mark::check(path, &read, highest)?;
     if read.rebuilt {
         mark.raise(0, highest)?;
-        warnings.extend(read.warning(path, highest));
+        // That it stands alone says so already.
+        let is_alone = |warning: &Warning| matches!(warning, Warning::Alone { .. });
+        if !warnings.iter().any(is_alone) {
+            warnings.extend(read.warning(path, highest));
+        }
     }
     Ok(mark)
 }
@@ -311,7 +315,8 @@ fn connect(
     filesystem: &Filesystem,
     is_durable: bool,
 ) -> Result<(SqliteJournal, Vec<Warning>), CannotUse> {
-    let mut opened = connection::open_patiently(path, Access::ReadWrite, filesystem, PATIENCE)?;
+    let access = Access::ReadWrite;
+    let mut opened = connection::open_patiently(path, access, filesystem, PATIENCE, is_durable)?;
     if is_durable {
         opened.watch.is_durable_already();
     }

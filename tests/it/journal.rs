@@ -272,6 +272,26 @@ fn a_journal_that_is_gone_while_in_use_refuses_calls_and_nothing_else() {
     }
 }
 
+/// A copy of the file alone, taken while the journal is in use, is an empty journal: all of it
+/// would run again, and everybody who opens it says so.
+#[test]
+fn a_copy_without_its_log_is_not_taken_for_a_new_journal_in_silence() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    assert_done(&proxy.call(&Call::charge(1).seq(1)));
+    let copy = world.path("copy.db");
+    fs::copy(world.journal(), &copy).unwrap();
+    proxy.stop_and_read(|said| assert!(!said.contains("neither its log"), "{said}"));
+    for words in [&["ls"][..], &["verify"], &["doctor"]] {
+        let mut command = world.command(crate::world::checkpoint());
+        let output = command.args(words).arg("--journal").arg(&copy).output();
+        let said = crate::world::text(&output.unwrap());
+        assert!(said.contains("neither its log"), "{words:?}: {said}");
+    }
+    let second = world.proxy().journal(&copy).start();
+    second.stop_and_read(|said| assert!(said.contains("neither its log"), "{said}"));
+}
+
 /// Case C64: a busy journal is waited for, then the call is refused before it is sent.
 #[test]
 fn a_journal_that_another_writer_holds_refuses_calls_and_passes_the_rest() {

@@ -35,6 +35,11 @@ pub enum Warning {
         /// The file system's name.
         filesystem: String,
     },
+    /// Neither log nor high-water mark is there: it may be a copy of the file alone.
+    Alone {
+        /// The journal.
+        path: PathBuf,
+    },
     /// The high-water mark was missing or torn and begins anew.
     MarkRebuilt {
         /// The mark's file.
@@ -63,6 +68,11 @@ impl fmt::Display for Warning {
             Self::NoWriteAheadLog { path, filesystem } => write!(
                 formatter,
                 "{} is on {filesystem}, where a write-ahead log is not safe; a slower rollback journal is used",
+                path.display()
+            ),
+            Self::Alone { path } => write!(
+                formatter,
+                "{} has neither its log (-wal) nor its high-water mark (-mark) beside it; a copy of this file alone, taken while it was in use, lacks the newest entries, and what they hold would run again",
                 path.display()
             ),
             Self::MarkRebuilt { path } => write!(
