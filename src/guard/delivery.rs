@@ -2,12 +2,50 @@
 //!
 //! Must not: tell of an attempt that is not among those that were given.
 
+use std::collections::BTreeMap;
+
 use super::{Op, Surroundings, Ticket, Visit};
 use crate::journal::{JournalError, Transaction};
+use crate::rules::ids::Fence;
+
+/// Outcomes that are remembered for their deliveries at most; most are never asked for.
+const FINISHED_MAX: usize = 256;
+
+/// Attempts whose answer became the outcome of a later one (`fence_results = false`). Their session
+/// tells of its delivery, or that its caller gave up, under the fence that it knows.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Finished(BTreeMap<Fence, Fence>);
+
+impl Finished {
+    /// Notes under which fence an answer stands.
+    pub(super) fn note(&mut self, came_for: Fence, stands: Fence) {
+        if came_for == stands {
+            return;
+        }
+        if self.0.len() == FINISHED_MAX {
+            self.0.pop_first();
+        }
+        self.0.insert(came_for, stands);
+    }
+
+    /// Returns the fence under which the answer to an attempt stands.
+    pub(super) fn take(&mut self, came_for: Fence) -> Fence {
+        self.0.remove(&came_for).unwrap_or(came_for)
+    }
+
+    /// Returns the deliveries at the front of `ops` that can be noted at once.
+    pub(super) fn neighbours(&self, ops: &[Op]) -> Vec<Ticket> {
+        if self.0.is_empty() {
+            neighbours(ops)
+        } else {
+            Vec::new()
+        }
+    }
+}
 
 /// Returns the tickets of the deliveries at the front of `ops` that follow one another: each with
 /// the seq and the fence after those of the one before, as calls that were in flight together have.
-pub(super) fn neighbours(ops: &[Op]) -> Vec<Ticket> {
+fn neighbours(ops: &[Op]) -> Vec<Ticket> {
     let mut run: Vec<Ticket> = Vec::new();
     for op in ops {
         let Op::Deliver(ticket) = op else { break };

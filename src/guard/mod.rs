@@ -213,6 +213,7 @@ pub struct Guard<J, S> {
     questions: Vec<(Signature, String, BranchId, Seq, Fence)>,
     /// Outcomes on their way to a second caller, so that they answer one only.
     redelivering: BTreeSet<Fence>,
+    finished: delivery::Finished,
     /// How far `--resume` has walked each workflow.
     cursors: BTreeMap<u64, cursor::Cursor>,
     /// Workflows that this run has taken over.
@@ -232,6 +233,7 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
             session_row,
             questions: Vec::new(),
             redelivering: BTreeSet::new(),
+            finished: delivery::Finished::default(),
             cursors: BTreeMap::new(),
             superseded: BTreeSet::new(),
             owes_sync: false,
@@ -271,6 +273,7 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
             session_row: &self.session_row,
             questions: &self.questions,
             redelivering: &self.redelivering,
+            finished: self.finished.clone(),
             uid,
             own_workflow,
             now,
@@ -304,7 +307,7 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
         let mut done = Vec::with_capacity(ops.len());
         let mut left = ops;
         while let Some((op, rest)) = left.split_first() {
-            let run = delivery::neighbours(left);
+            let run = visit.finished.neighbours(left);
             if run.len() > 1 {
                 visit.deliver_run(&run)?;
                 done.extend(run.iter().map(|_| Done::Noted));
@@ -326,6 +329,7 @@ impl<J: Journal, S: Surroundings> Guard<J, S> {
             self.redelivering.remove(&fence);
         }
         self.redelivering.extend(changes.new_redelivering);
+        self.finished = changes.finished;
         if let Some(fence) = changes.highest {
             self.surroundings.raise_mark(fence);
         }
@@ -394,6 +398,7 @@ struct Visit<'a, T, S> {
     session_row: &'a Session,
     questions: &'a [(Signature, String, BranchId, Seq, Fence)],
     redelivering: &'a BTreeSet<Fence>,
+    finished: delivery::Finished,
     uid: [u8; 16],
     own_workflow: WorkflowId,
     now: Micros,
@@ -417,6 +422,7 @@ struct Changes {
     highest: Option<Fence>,
     new_questions: Vec<(Signature, String, BranchId, Seq, Fence)>,
     new_redelivering: Vec<Fence>,
+    finished: delivery::Finished,
     /// Outcomes that are on their way no longer.
     redelivered: Vec<Fence>,
     cursors: BTreeMap<u64, cursor::Cursor>,
@@ -432,6 +438,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             highest: self.highest,
             new_questions: self.new_questions,
             new_redelivering: self.new_redelivering,
+            finished: self.finished,
             redelivered: self.redelivered,
             cursors: self.cursors,
             superseded: self.superseded,
@@ -447,9 +454,10 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             }
             Op::Settle(settlement) => self.settle(settlement),
             Op::Deliver(ticket) => {
+                let fence = self.finished.take(ticket.fence);
                 self.tx
-                    .deliver(ticket.branch, ticket.seq, ticket.fence, self.now)?;
-                self.redelivered.push(ticket.fence);
+                    .deliver(ticket.branch, ticket.seq, fence, self.now)?;
+                self.redelivered.push(fence);
                 Ok(Done::Noted)
             }
             Op::Keep(ticket) => {
@@ -652,10 +660,11 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
     }
 
     fn give_up(&mut self, ticket: Ticket, reason: GaveUp) -> Result<Done, JournalError> {
+        let fence = self.finished.take(ticket.fence);
         let Some(stored) = self.tx.entry(ticket.branch, ticket.seq)? else {
             return Ok(Done::Stale);
         };
-        if stored.entry.fence != ticket.fence || !self.holds(&stored) {
+        if stored.entry.fence != fence || !self.holds(&stored) {
             return Ok(Done::Stale);
         }
         match crate::rules::lifecycle::give_up(&stored.entry, reason) {

@@ -155,7 +155,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         match settlement {
             Settlement::Answered {
                 signature, answer, ..
-            } => self.answered(&stored, *signature, answer),
+            } => self.answered(&stored, ticket.fence, *signature, answer),
             Settlement::Void { detail, .. } => {
                 let asked = self.asked_before(&stored)?;
                 let event = self.event(&about(ticket, "voided", detail.clone()));
@@ -204,6 +204,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
     fn answered(
         &mut self,
         stored: &Stored,
+        came_for: Fence,
         signature: Signature,
         answer: &Answer,
     ) -> Result<Done, JournalError> {
@@ -224,6 +225,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
         if applied == Applied::Lost {
             return Ok(Done::Stale);
         }
+        self.finished.note(came_for, entry.fence);
         if let (Status::InputRequired, Some(round)) = (answer.status, &answer.round)
             && round.state.is_none()
         {

@@ -4,7 +4,7 @@ use crate::guard::fixture::{
 use crate::guard::verdict::{Act, Deed, Ruling, Verdict};
 use crate::guard::{AdmissionVerdict, Answer, Call, Done, Op, Round, Settlement, Ticket, Why};
 use crate::rules::decide::Decision;
-use crate::rules::entry::{Status, Unanswered};
+use crate::rules::entry::{GaveUp, Status, Unanswered};
 use crate::rules::ids::Micros;
 use crate::rules::policy::{Delivery, OnFailure, Policy};
 use crate::rules::signature::Signature;
@@ -299,5 +299,38 @@ fn a_voided_round_leads_back_to_its_question_kept_or_not() {
             other => panic!("{is_kept}: {other:?}"),
         }
         assert_eq!(findings(&world), [""; 0]);
+    }
+}
+
+/// Who was answered by an older attempt has told of it under the fence that it knows.
+#[test]
+fn what_an_older_attempt_finished_is_delivered_and_given_up_under_its_own_fence() {
+    for (op, column) in [
+        (Op::Deliver as fn(Ticket) -> Op, "delivered_at"),
+        (|ticket| Op::GiveUp(ticket, GaveUp::Cancelled), "gave_up"),
+    ] {
+        let world = World::new();
+        let mut guard = world.guard();
+        let first = reserve(&mut guard, call(Some(1), "{}"), 1_000);
+        void(&mut guard, first, 1_001);
+        reserve(&mut guard, call(Some(1), "{}"), 1_002);
+        let late = Settlement::Answered {
+            ticket: first,
+            signature: Signature([0; 32]),
+            first_wins: true,
+            may_rerun: false,
+            answer: answer(Status::Completed, "{\"r\":1}"),
+        };
+        guard.run(&[Op::Settle(late)], Micros(1_003)).unwrap();
+        guard.run(&[op(first)], Micros(1_004)).unwrap();
+        let is_set: bool = world
+            .sql()
+            .query_row(
+                &format!("SELECT {column} IS NOT NULL FROM entries"),
+                (),
+                |row| row.get(0),
+            )
+            .unwrap();
+        assert!(is_set, "{column}");
     }
 }
