@@ -18,6 +18,8 @@ use crate::promise::Promise;
 use crate::store::{Alive, Around, Shared, SimJournal, Store};
 use crate::world::World;
 
+mod taken_over;
+
 struct Proxy {
     session: Session,
     guard: Guard<SimJournal, Around>,

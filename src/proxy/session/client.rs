@@ -369,6 +369,11 @@ impl Session {
                 // The upstream never got that call under that id.
                 return Step::Done;
             }
+            let taken_over = self.fenced.get(key);
+            if taken_over.is_some_and(|call| call.policy.on_cancel == OnCancel::Shield) {
+                // It still has the call, and its answer is kept.
+                return Step::Done;
+            }
             return Step::Pass;
         };
         if flight.is_cancelled {
