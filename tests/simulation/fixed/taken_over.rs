@@ -1,6 +1,7 @@
 //! Calls that another proxy took over, or an operator took away.
 
 use super::*;
+use checkpoint::guard::verdict::{self, Act, Deed, Owner, Ruling, Verdict};
 
 #[test]
 fn the_cancellation_of_a_shielded_call_that_was_taken_over_is_not_forwarded() {
@@ -28,4 +29,62 @@ fn the_cancellation_of_a_shielded_call_that_was_taken_over_is_not_forwarded() {
     one.journal();
     one.cancel(1);
     assert_eq!(one.sent(), "");
+}
+
+/// An operator does something to the only entry, whoever may act on it.
+fn rule(store: &Store, verdict: Verdict) {
+    let entry = entry(store);
+    let act = Act::Resolve {
+        verdict,
+        forces: true,
+        seen: Some(entry.fence),
+    };
+    let mut journal = SimJournal::new(store);
+    let lives = Owner {
+        is_live: true,
+        upstream_alive: Some(true),
+    };
+    let ruling = verdict::rule(
+        &mut journal,
+        (entry.branch, entry.seq),
+        &act,
+        &Deed::default(),
+        Micros(2_000_000),
+        &mut |_, _| lives,
+        false,
+    );
+    journal.give_back();
+    assert!(matches!(ruling, Ok(Ruling::Done { .. })), "{ruling:?}");
+}
+
+#[test]
+fn a_round_that_did_not_run_leaves_a_question_that_is_not_kept_as_one() {
+    for by_operator in [false, true] {
+        let store = store();
+        let mut one = Proxy::with(&store, |plan| plan.promise.stores_results = false);
+        one.call(1, SEQ_1);
+        one.journal();
+        one.sent();
+        let asks =
+            "{\"id\":1,\"result\":{\"resultType\":\"input_required\",\"requestState\":\"s\"}}\n";
+        one.session.upstream_line(asks.as_bytes().to_vec(), one.now);
+        one.journal();
+        one.told();
+        one.call(2, &format!("{SEQ_1},\"requestState\":\"s\""));
+        one.journal();
+        assert_eq!(entry(&store).round, 1);
+        if by_operator {
+            rule(&store, Verdict::NotExecuted);
+        } else {
+            one.session
+                .upstream_ended(UpstreamEnd::default(), 0, one.now);
+            one.journal();
+        }
+        assert_eq!(entry(&store).status, Status::InputRequired);
+        let mut two = Proxy::with(&store, |plan| plan.promise.stores_results = false);
+        two.call(1, SEQ_1);
+        two.journal();
+        let told = two.told();
+        assert!(told.contains("\"result_expired\""), "{told}");
+    }
 }
