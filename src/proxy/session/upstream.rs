@@ -187,7 +187,7 @@ impl Session {
             Fate::Stale(key, fenced, outcome)
         } else if self.settled.has(&key) {
             Fate::Dropped("a second answer to a call")
-        } else if self.flights.contains_key(&key) {
+        } else if self.flights.contains_key(&key) || self.ours.has(&key) {
             Fate::Dropped("an answer to a call that the upstream did not get")
         } else if let Some(request) = self.passing.remove(&key) {
             match self.passing_answered(&request, message) {

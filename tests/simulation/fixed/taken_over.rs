@@ -88,3 +88,21 @@ fn a_round_that_did_not_run_leaves_a_question_that_is_not_kept_as_one() {
         assert!(told.contains("\"result_expired\""), "{told}");
     }
 }
+
+#[test]
+fn a_second_answer_does_not_answer_a_replay_under_the_same_id_once_more() {
+    let store = store();
+    let mut one = Proxy::new(&store);
+    one.call(1, SEQ_1);
+    one.journal();
+    one.sent();
+    one.answer(1, "first");
+    one.journal();
+    assert!(one.told().contains("first"));
+    // The id is used again, and the call is answered without the upstream.
+    one.call(1, SEQ_1);
+    one.journal();
+    assert!(one.told().contains("first"));
+    one.answer(1, "second");
+    assert_eq!(one.told(), "");
+}
