@@ -34,6 +34,8 @@ pub(crate) struct Promise {
     pub(crate) redelivers: bool,
     /// An owner that was fenced lets its call end.
     pub(crate) finishes_lost: bool,
+    /// Of the arguments, only `v` must be equal under one key.
+    pub(crate) covers: bool,
 }
 
 impl Promise {
@@ -51,6 +53,7 @@ impl Promise {
         doubts_spread: true,
         redelivers: true,
         finishes_lost: false,
+        covers: false,
     };
 }
 
@@ -77,6 +80,7 @@ impl Promise {
             doubts_spread: !random.chance(150),
             redelivers: !random.chance(150),
             finishes_lost: random.chance(400),
+            covers: false,
         }
     }
 
@@ -118,6 +122,7 @@ impl Promise {
         line(!self.doubts_spread, "in_doubt_scope = \"call\"");
         line(!self.redelivers, "redeliver_within = \"0s\"");
         line(self.finishes_lost, "on_lost_lease = \"finish\"");
+        line(self.covers, "key_covers = [\"/v\"]");
         text
     }
 }

@@ -310,8 +310,9 @@ impl Session {
         if may_run_again {
             // Somebody may take it over, and its caller it back.
             flight.line = Some(Arc::clone(&line));
-        } else {
-            // They share the line, which now goes on its way without a copy.
+        } else if flight.policy.key_covers.is_none() {
+            // They share the line, which now goes on its way without a copy. What a key covers is
+            // told by them, should the call be taken away and asked about again.
             flight.call.arguments = None;
         }
         let line = unshare(line);

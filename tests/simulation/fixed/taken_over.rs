@@ -90,6 +90,51 @@ fn a_round_that_did_not_run_leaves_a_question_that_is_not_kept_as_one() {
 }
 
 #[test]
+fn what_a_key_covers_is_told_of_a_call_that_was_sent_and_taken_away() {
+    let store = store();
+    let covers = |plan: &mut Plan| plan.promise.covers = true;
+    let (mut one, mut two) = (Proxy::with(&store, covers), Proxy::with(&store, covers));
+    let call = |w: u8| {
+        format!("\"arguments\":{{\"v\":1,\"w\":{w}}},\"_meta\":{{\"checkpoint_key\":\"k\"}}")
+    };
+    one.call(1, &call(1));
+    one.journal();
+    one.sent();
+    rule(&store, Verdict::NotExecuted);
+    two.call(1, &call(2));
+    two.journal();
+    assert!(two.sent().contains("\"w\":2"));
+    one.answer(1, "late");
+    one.journal();
+    assert_eq!(one.told(), "", "it waits for the call that has its key");
+    two.answer(1, "done");
+    two.journal();
+    one.later(Duration::from_secs(1));
+    one.journal();
+    assert!(one.told().contains("done"));
+}
+
+#[test]
+fn a_call_that_was_sent_and_taken_away_is_told_of_no_difference_that_is_none() {
+    let store = store();
+    let (mut one, mut two) = (Proxy::new(&store), Proxy::new(&store));
+    let call =
+        |a: u8| format!("\"arguments\":{{\"a\":{a},\"b\":0}},\"_meta\":{{\"checkpoint_seq\":1}}");
+    one.call(1, &call(1));
+    one.journal();
+    one.sent();
+    rule(&store, Verdict::NotExecuted);
+    two.call(1, &call(2));
+    two.journal();
+    two.sent();
+    one.answer(1, "late");
+    one.journal();
+    let told = one.told();
+    assert!(told.contains("\"in_flight\""), "{told}");
+    assert!(!told.contains("/b"), "{told}");
+}
+
+#[test]
 fn a_second_answer_does_not_answer_a_replay_under_the_same_id_once_more() {
     let store = store();
     let mut one = Proxy::new(&store);
