@@ -145,6 +145,26 @@ bugs! {
         HandleIsResult,
         /// A task is told by its id alone.
         TaskByIdAlone,
+        /// A verdict is given although somebody may still act on the entry.
+        VerdictOnOwned,
+        /// What is taken by force stays under the fence that its owner knows.
+        ForceWithoutFence,
+        /// A question or a task is taken as it is, however it was seen.
+        OpenTakenUnseen,
+        /// A round that an operator says was not executed voids the whole call.
+        VerdictVoidsCall,
+        /// An answer that was given to another call is adopted.
+        AnotherCallAdopted,
+        /// A verdict's outcome counts as delivered.
+        VerdictCountsAsDelivered,
+        /// A rehearsal is committed.
+        RehearsalCommitted,
+        /// A question is reopened as if it were settled.
+        QuestionReopened,
+        /// Whoever finishes first settles whatever call has the place by now.
+        FirstFinisherOfAnotherCall,
+        /// The key that is passed on changes with the attempt.
+        PassedKeyOfAttempt,
     }
     {
         /// A key holds beyond its window.

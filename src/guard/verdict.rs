@@ -31,6 +31,7 @@ use crate::rules::entry::{Entry, Provenance, Status, outcome_digest};
 use crate::rules::ids::{BranchId, Fence, Micros, Seq, SessionId};
 use crate::rules::lifecycle::{self, Asked, Settlement, Transition};
 use crate::rules::ruling::{self, Against, Claim, Standing, Way};
+use crate::seeded::{self, Bug};
 
 /// What is known about whoever may still act on an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,7 +197,7 @@ pub fn rule<J: Journal>(
     match after {
         Ok(after) => {
             let was_fenced = desk.was_fenced;
-            if !is_trial {
+            if !is_trial || seeded::has(Bug::RehearsalCommitted) {
                 desk.tx.commit()?;
             }
             Ok(Ruling::Done {
@@ -283,6 +284,7 @@ impl<T: Transaction> Desk<'_, T> {
                 fence,
                 is_same_call: answered.is_some_and(|attempt| {
                     (attempt.scheme, attempt.signature) == (entry.scheme, entry.signature)
+                        || seeded::has(Bug::AnotherCallAdopted)
                 }),
                 stale,
             });
@@ -467,6 +469,7 @@ impl<T: Transaction> Desk<'_, T> {
                 // A round that did not run leads back to its question. A question that is given up
                 // leads nowhere: the call starts over.
                 let asked = match was {
+                    Status::Pending if seeded::has(Bug::VerdictVoidsCall) => None,
                     Status::Pending => self.asked_before(entry)?,
                     Status::InputRequired
                     | Status::Accepted

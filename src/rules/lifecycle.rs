@@ -9,6 +9,7 @@
 use super::entry::{Entry, GaveUp, OutcomeDigest, Provenance, Status, Unanswered};
 use super::ids::{BranchId, Fence, HeldKey, Micros, Seq, SessionId};
 use super::signature::{Scheme, Signature};
+use crate::seeded::{self, Bug};
 
 /// What must still be stored for a change to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -415,6 +416,9 @@ pub fn rule(entry: &Entry, settlement: Settlement) -> Result<Transition, Illegal
     // Whoever asked was told that the outcome is unknown: the next equal call may have it.
     transition.entry.gave_up = entry.gave_up.or(Some(GaveUp::Gone));
     transition.entry.unanswered = None;
+    if seeded::has(Bug::VerdictCountsAsDelivered) {
+        transition.entry.delivered_at = Some(settlement.at);
+    }
     Ok(transition)
 }
 
@@ -427,6 +431,7 @@ pub fn rule(entry: &Entry, settlement: Settlement) -> Result<Transition, Illegal
 pub fn reopen(entry: &Entry, at: Micros) -> Result<Transition, Illegal> {
     match entry.status {
         Status::Completed | Status::Failed | Status::Denied => {}
+        Status::InputRequired if seeded::has(Bug::QuestionReopened) => {}
         Status::Pending | Status::InputRequired | Status::Accepted | Status::Voided => {
             return Err(Illegal {
                 change: "reopening",

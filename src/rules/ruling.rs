@@ -15,6 +15,7 @@
 
 use super::entry::Status;
 use super::ids::Fence;
+use crate::seeded::{self, Bug};
 
 /// What an operator asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,13 +79,15 @@ pub enum Against {
 /// # Errors
 ///
 /// Why it is not given.
-pub const fn way(standing: Standing, claim: Claim) -> Result<Way, Against> {
-    let is_seen = match claim.seen {
-        Some(seen) => Some(seen.0 == standing.fence.0),
-        None => None,
-    };
+pub fn way(standing: Standing, claim: Claim) -> Result<Way, Against> {
+    let is_seen = claim
+        .seen
+        .map(|seen| seen == standing.fence || seeded::has(Bug::OpenTakenUnseen));
     match standing.status {
-        Status::Pending if !standing.owner_may_act => Ok(Way::Rule),
+        Status::Pending if !standing.owner_may_act || seeded::has(Bug::VerdictOnOwned) => {
+            Ok(Way::Rule)
+        }
+        Status::Pending if claim.forces && seeded::has(Bug::ForceWithoutFence) => Ok(Way::Rule),
         Status::Pending if claim.forces => Ok(Way::FenceFirst),
         Status::Pending => Err(Against::Owned),
         Status::InputRequired | Status::Accepted => match is_seen {

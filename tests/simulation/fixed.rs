@@ -24,6 +24,7 @@ struct Proxy {
     session: Session,
     guard: Guard<SimJournal, Around>,
     now: Instant,
+    told_bytes: u64,
 }
 
 fn store() -> Store {
@@ -56,6 +57,7 @@ impl Proxy {
             session: Session::new(plan.options()),
             guard: Guard::new(SimJournal::new(store), around, options, Row::default()),
             now: Instant::now(),
+            told_bytes: 0,
         }
     }
 
@@ -131,9 +133,18 @@ impl Proxy {
     fn told(&mut self) -> String {
         let mut all = String::new();
         while let Some(outgoing) = self.session.to_client(self.now) {
+            self.told_bytes += outgoing.line.len() as u64;
+            for ticket in outgoing.tickets {
+                self.session.pushed_down(ticket, self.told_bytes);
+            }
             all += &String::from_utf8(outgoing.line).unwrap();
         }
         all
+    }
+
+    /// What was told has reached its client.
+    fn written(&mut self) {
+        self.session.wrote_down(self.told_bytes);
     }
 }
 

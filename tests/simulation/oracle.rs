@@ -12,9 +12,13 @@ macro_rules! holds {
 mod admissions;
 mod branches;
 mod deferred;
+mod finish;
+mod passed;
 mod rows;
 mod seen;
+mod verdicts;
 mod walk;
+mod wire;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,121 +32,17 @@ use crate::plan::Plan;
 use crate::promise::{Promise, Reach};
 use crate::store::Shared;
 pub(crate) use seen::Seen;
+pub(crate) use verdicts::Said;
+pub(crate) use wire::{Answer, Grant, Kind, Request};
 
 pub(crate) type Check = Result<(), String>;
 
 /// How long an outcome that reached nobody answers an equal call, µs.
 const REDELIVER_WITHIN: i64 = 15 * 60 * 1_000_000;
 
-/// One `tools/call` that an agent wrote.
-#[derive(Clone, Debug)]
-pub(crate) struct Request {
-    pub(crate) life: usize,
-    pub(crate) id: String,
-    pub(crate) workflow: usize,
-    /// Which of its agent's calls it is.
-    pub(crate) call: usize,
-    pub(crate) arguments: String,
-    pub(crate) seq: Option<u64>,
-    pub(crate) key: Option<String>,
-    /// How far its key holds.
-    pub(crate) scope: String,
-    /// It is a further round, with the state of this question or none.
-    pub(crate) round: Option<Option<usize>>,
-    /// The question that it was let through to answer.
-    pub(crate) leg: Option<usize>,
-    pub(crate) line: Vec<u8>,
-    /// The session has read it.
-    pub(crate) is_read: bool,
-    /// The session has read its cancellation, before an answer.
-    pub(crate) is_cancelled: bool,
-    /// That was before the upstream's answer was read.
-    pub(crate) cancelled_running: bool,
-    /// We have told its upstream ourselves to give it up.
-    pub(crate) is_recalled: bool,
-    /// The session has read its cancellation, ever.
-    pub(crate) cancel_seen: bool,
-    /// A batch that was taken after that has been committed.
-    pub(crate) cancel_is_committed: bool,
-    pub(crate) replies: u32,
-    /// What it got was an outcome and no refusal.
-    pub(crate) got_outcome: bool,
-    pub(crate) is_forwarded: bool,
-    pub(crate) said_not_started: bool,
-    /// The pipe took a byte of it, under the reservation that it has and under any.
-    pub(crate) reached: bool,
-    pub(crate) ever_reached: bool,
-    pub(crate) effects: u32,
-    /// It went out more than once: which time an effect belongs to can't be told from it.
-    pub(crate) is_again: bool,
-    pub(crate) grant: Option<Grant>,
-    /// Another one, after that was taken from it, and what it is for.
-    pub(crate) regrant: Option<(Grant, Option<usize>)>,
-    /// The first answer that the session read.
-    pub(crate) answer: Option<usize>,
-    /// The answer came when the call's cancellation, or the input's end, was known.
-    pub(crate) answered_cancelled: bool,
-    pub(crate) answered_closed: bool,
-}
-
-/// A reservation.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Grant {
-    pub(crate) branch: BranchId,
-    pub(crate) seq: Seq,
-    pub(crate) fence: Fence,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Result,
-    Error,
-    NotExecuted,
-    Closed,
-    Operator,
-    /// It asks for input.
-    Question,
-    /// It is a task.
-    Handle,
-}
-
-/// An answer that the upstream (or an operator) gave.
-#[derive(Clone, Debug)]
-pub(crate) struct Answer {
-    pub(crate) serial: usize,
-    pub(crate) body: String,
-    pub(crate) kind: Kind,
-    /// A result with `isError: true`.
-    pub(crate) is_error: bool,
-    /// A question's state, and whether it asks for something.
-    pub(crate) has_state: bool,
-    pub(crate) has_inputs: bool,
-    /// A handle's `taskId`.
-    pub(crate) task: Option<String>,
-    /// The handle of the task whose end it is.
-    pub(crate) ends: Option<usize>,
-    /// The attempt that it was read for.
-    pub(crate) fence: Option<Fence>,
-}
-
-impl Answer {
-    pub(crate) fn new(serial: usize, body: String, kind: Kind) -> Self {
-        Self {
-            serial,
-            body,
-            kind,
-            is_error: false,
-            has_state: false,
-            has_inputs: false,
-            task: None,
-            ends: None,
-            fence: None,
-        }
-    }
-}
-
 #[derive(Clone, Debug)]
 struct Row {
+    place: (BranchId, Seq),
     status: Status,
     attempt: u32,
     round: u32,
@@ -166,9 +66,13 @@ pub(crate) struct Oracle {
     by_fence: BTreeMap<Fence, usize>,
     fence_max: u64,
     pub(crate) spoiled: BTreeSet<(BranchId, Seq)>,
+    /// Those of them of which only the outcome's bytes are.
+    pub(crate) spoiled_outcomes: BTreeSet<(BranchId, Seq)>,
     /// Effects that an operator allowed beyond the first.
     pub(crate) authorised: BTreeMap<(BranchId, Seq), u32>,
     authorised_all: u32,
+    /// An operator has done something to an entry.
+    operator_ruled: bool,
     effects_by_place: BTreeMap<(usize, u64, Option<usize>), u32>,
     effects_by_key: BTreeMap<(String, String, Option<usize>), u32>,
     effects_by_row: BTreeMap<((BranchId, Seq), Option<usize>), u32>,
@@ -197,8 +101,15 @@ pub(crate) struct Oracle {
     /// Lives that defer outcomes, and attempts whose outcome was told.
     deferring: BTreeSet<usize>,
     told: BTreeSet<Fence>,
-    /// An operator's outcome of an attempt.
-    ruled: BTreeMap<Fence, usize>,
+    /// The answer that stands as the outcome of an attempt, where that is not the one that was
+    /// read for it: an operator's, or one of an attempt before it.
+    settled: BTreeMap<Fence, usize>,
+    /// Attempts whose outcome is an operator's verdict.
+    ruled: BTreeSet<Fence>,
+    /// Answers that came too late to count and are sure to have been kept.
+    stale: BTreeMap<(BranchId, Seq), Vec<(Fence, usize)>>,
+    /// What each entry's upstream was told to tell it by.
+    passed: BTreeMap<String, (BranchId, Seq)>,
     pub(crate) effects: u64,
 }
 
@@ -230,10 +141,6 @@ impl Oracle {
         self.authorised_all += 1;
     }
 
-    pub(crate) fn rule(&mut self, fence: Fence, answer: usize) {
-        self.ruled.insert(fence, answer);
-    }
-
     fn arguments_of(memory: &MemoryJournal, fence: Fence) -> String {
         memory
             .attempt(fence)
@@ -247,6 +154,7 @@ impl Oracle {
         let Some(memory) = shared.memory() else {
             return Ok(());
         };
+        self.note_finishers(memory, batch);
         let mut admitted = 0;
         for (op, done) in batch.ops.iter().zip(batch.done) {
             if let Op::Keep(ticket) = op {
@@ -271,7 +179,8 @@ impl Oracle {
                 self.renewed(shared, ticket.fence);
             }
         }
-        self.compare_rows(shared, Some(batch))
+        self.compare_rows(shared, Some(batch))?;
+        self.deliveries_are_noted(batch)
     }
 
     fn renewed(&mut self, shared: &Shared, fence: Fence) {
@@ -327,6 +236,14 @@ impl Oracle {
             .any(|((other, _), count)| *other == place && *count > 0)
     }
 
+    /// Whether the part of the work has happened that an entry is at.
+    pub(crate) fn has_effect_of_part(&self, place: (BranchId, Seq)) -> bool {
+        let serial = self.rows.get(&place).and_then(|row| row.serial);
+        let leg = serial.and_then(|serial| self.requests[serial].leg);
+        let count = self.effects_by_row.get(&(place, leg));
+        count.is_some_and(|count| *count > 0)
+    }
+
     /// Returns which call a line for the client answers: the first of its id that waits.
     pub(crate) fn answered_call(&self, life: usize, id: &str, line: &str) -> Option<usize> {
         let calls = self.by_id.get(&(life, id.to_owned()))?;
@@ -336,18 +253,20 @@ impl Oracle {
         };
         // Of two, one may be refused at once and the other when that is durable: each says its seq.
         let seq = between(line, "\"seq\":", ",").and_then(|seq| seq.parse::<u64>().ok());
+        // What never started is none of which bytes went out.
+        let is_not_started = line.contains("\"side_effect\":\"not_started\"");
+        let may_be = |serial: &&usize| !is_not_started || !self.requests[**serial].ever_reached;
         let named = calls
             .iter()
             .filter(waits)
+            .filter(may_be)
             .find(|serial| seq.is_some() && self.requests[**serial].seq == seq);
-        // What never started is none of which bytes went out.
-        let is_not_started = line.contains("\"side_effect\":\"not_started\"");
         let unsent = calls
             .iter()
             .filter(waits)
-            .find(|serial| is_not_started && !self.requests[**serial].ever_reached);
+            .find(|serial| is_not_started && may_be(serial));
         named
-            .filter(|serial| !is_not_started || !self.requests[**serial].ever_reached)
+            .filter(|serial| !is_not_started || may_be(serial))
             .or(unsent)
             .or(calls.iter().find(waits))
             .or(calls.last())
@@ -395,8 +314,18 @@ impl Oracle {
     ) -> Check {
         let request = &mut self.requests[serial];
         holds!(request.life == life, "c{serial} came out of another proxy");
-        holds!(request.line == line, "I9 c{serial} went out as other bytes");
-        if let Some((grant, leg)) = request.regrant.take() {
+        let passed = self.promise.passes.read(&request.line, line);
+        let passed = passed.ok_or_else(|| format!("I9 c{serial} went out as other bytes"))?;
+        if let Some(fence) = passed.as_ref().and_then(|passed| passed.fence)
+            && let Some(at) = request.grants.iter().position(|(g, _)| g.fence == fence)
+            && request.grants.len() > 1
+            && !request.is_forwarded
+        {
+            // A line of an earlier one may come out after a later one was given back.
+            let (grant, leg) = request.grants[at];
+            request.grant = Some(grant);
+            request.leg = leg;
+        } else if let Some((grant, leg)) = request.regrant.take() {
             request.grant = Some(grant);
             request.leg = leg;
             request.is_again = true;
@@ -437,8 +366,12 @@ impl Oracle {
         let is_spoiled = self.spoiled.contains(&(grant.branch, grant.seq));
         let holds_it = row.is_some_and(|stored| {
             let entry = &stored.entry;
-            entry.fence >= grant.fence
-                && (entry.fence > grant.fence || Some(entry.session) == session)
+            let attempt = durable.attempt(grant.fence);
+            // A round that an operator says was not executed is gone from its row.
+            let is_back = entry.status == Status::InputRequired && self.operator_ruled;
+            (entry.fence > grant.fence || is_back)
+                && attempt.is_some_and(|attempt| Some(attempt.session) == session)
+                || entry.fence == grant.fence && Some(entry.session) == session
         });
         holds!(
             holds_it || is_spoiled,
@@ -448,7 +381,10 @@ impl Oracle {
             Self::arguments_of(durable, grant.fence) == arguments,
             "I4 c{serial} went out under a reservation of another call"
         );
-        Ok(())
+        match passed {
+            Some(passed) => self.passed_on(durable, serial, grant, &passed),
+            None => Ok(()),
+        }
     }
 
     /// The upstream performs an effect.
@@ -585,7 +521,7 @@ impl Oracle {
         let given = &self.requests[answer.serial];
         let request = &self.requests[serial];
         holds!(
-            given.arguments == request.arguments,
+            given.arguments == request.arguments || self.may_be_covered(request, &given.arguments),
             "I5 c{serial} with {} is answered for {}",
             request.arguments,
             given.arguments
@@ -616,29 +552,20 @@ impl Oracle {
             return Ok(None);
         };
         let answer = &self.answers[token];
-        let given = &self.requests[answer.serial];
         if answer.kind == Kind::NotExecuted {
             return Ok(None);
         }
-        let fence = match (answer.kind, answer.ends) {
-            (Kind::Operator, _) => self
-                .ruled
-                .iter()
-                .find(|(_, ruled)| **ruled == token)
-                .map(|(fence, _)| *fence),
-            (_, Some(handle)) => self.answers[handle].fence,
-            (_, None) => answer.fence,
-        };
+        let fence = self.stands_under(durable, token);
         let fence = fence.ok_or_else(|| format!("I2 #{token}# was never reserved"))?;
         let stored = if answer.ends.is_some() {
-            durable.task_end(fence)
+            durable.task_end(fence).or_else(|| durable.outcome(fence))
         } else {
             durable.outcome(fence)
         };
         let is_kept = self.promise.stores_results || answer.kind == Kind::Operator;
         let is_there = stored.is_some();
         let stored = stored.and_then(|outcome| outcome.body.as_deref());
-        let place = given.grant.map(|grant| (grant.branch, grant.seq));
+        let place = durable.attempt(fence).map(|it| (it.branch, it.seq));
         let is_spoiled = place.is_some_and(|place| self.spoiled.contains(&place));
         holds!(
             is_spoiled

@@ -104,6 +104,11 @@ impl Plan {
         if random.chance(400) {
             self.tasks = random.pick(&[150, 400, 700]);
         }
+        if (self.rounds > 0 || self.tasks > 0) && random.chance(300) {
+            // What is open is taken by force alone.
+            self.operator = 150;
+            self.forced = true;
+        }
         self.forks = random.chance(250);
         // A walk is told by who started over, so everybody does that in the same way.
         self.resumes = !self.promise.derives_key && random.chance(200);
@@ -195,7 +200,7 @@ impl Plan {
             duplicate_id: rate(&[30, 100]),
             clock_jump: rate(&[5, 20]),
             long_wait: rate(&[5, 20]),
-            operator: rate(&[10, 30]),
+            operator: rate(&[20, 60, 150]),
             forced: random.chance(400),
             damage: random.chance(60),
             shares_workflow: random.chance(650),

@@ -2,6 +2,9 @@
 
 use std::fmt::Write as _;
 
+use checkpoint::rules::ids::Fence;
+
+use crate::oracle::between;
 use crate::random::Random;
 
 /// How far a key holds.
@@ -34,8 +37,74 @@ pub(crate) struct Promise {
     pub(crate) redelivers: bool,
     /// An owner that was fenced lets its call end.
     pub(crate) finishes_lost: bool,
+    /// Only the newest attempt's outcome counts; else the first finisher wins.
+    pub(crate) fences_results: bool,
     /// Of the arguments, only `v` must be equal under one key.
     pub(crate) covers: bool,
+    pub(crate) passes: Passes,
+}
+
+/// What the upstream is told of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Passes {
+    Nothing,
+    /// The key, as an argument.
+    Key,
+    /// Key, attempt and fence, as arguments.
+    All,
+    /// Key, attempt and fence, in `_meta`.
+    Meta,
+}
+
+/// What a call's line tells of itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Passed {
+    pub(crate) key: String,
+    pub(crate) attempt: Option<u64>,
+    pub(crate) fence: Option<Fence>,
+}
+
+impl Passes {
+    /// Reads what a line tells beside what was asked; nothing where any other byte differs.
+    pub(crate) fn read(self, asked: &[u8], line: &[u8]) -> Option<Option<Passed>> {
+        if self == Self::Nothing {
+            return (asked == line).then_some(None);
+        }
+        let text = std::str::from_utf8(line).ok()?;
+        let asked = std::str::from_utf8(asked).ok()?;
+        let key = between(text, "\"idempotency_key\":\"", "\"")?.to_owned();
+        let number = |name: &str| {
+            let digits = text.split_once(&format!("\"{name}\":"))?.1;
+            let end = digits.find(|c: char| !c.is_ascii_digit())?;
+            digits[..end].parse::<u64>().ok()
+        };
+        let passed = Passed {
+            attempt: number("attempt").filter(|_| self != Self::Key),
+            fence: number("fence").map(Fence).filter(|_| self != Self::Key),
+            key,
+        };
+        let mut told = format!("\"idempotency_key\":\"{}\"", passed.key);
+        if self != Self::Key {
+            let (attempt, fence) = (passed.attempt?, passed.fence?);
+            let _ = write!(told, ",\"attempt\":{attempt},\"fence\":{fence}");
+        }
+        let expected = if self == Self::Meta {
+            let head = asked.strip_suffix("}}}\n")?;
+            format!("{head},\"checkpoint\":{{{told}}}}}}}}}\n")
+        } else {
+            // The arguments have no object in them.
+            let at = asked.find("\"arguments\":{")?;
+            let end = at + asked[at..].find('}')?;
+            format!("{},{told}{}", &asked[..end], &asked[end..])
+        };
+        (expected == text).then_some(Some(passed))
+    }
+}
+
+/// The arguments that must be equal under one key, where not all of them must.
+pub(crate) fn covered(arguments: &str) -> Option<&str> {
+    let (_, rest) = arguments.split_once("\"v\":")?;
+    rest.split([',', '}']).next()
 }
 
 impl Promise {
@@ -53,7 +122,9 @@ impl Promise {
         doubts_spread: true,
         redelivers: true,
         finishes_lost: false,
+        fences_results: true,
         covers: false,
+        passes: Passes::Nothing,
     };
 }
 
@@ -80,7 +151,16 @@ impl Promise {
             doubts_spread: !random.chance(150),
             redelivers: !random.chance(150),
             finishes_lost: random.chance(400),
-            covers: false,
+            fences_results: !random.chance(300),
+            covers: random.chance(300),
+            passes: random.pick(&[
+                Passes::Nothing,
+                Passes::Nothing,
+                Passes::Nothing,
+                Passes::Key,
+                Passes::All,
+                Passes::Meta,
+            ]),
         }
     }
 
@@ -122,7 +202,15 @@ impl Promise {
         line(!self.doubts_spread, "in_doubt_scope = \"call\"");
         line(!self.redelivers, "redeliver_within = \"0s\"");
         line(self.finishes_lost, "on_lost_lease = \"finish\"");
+        line(!self.fences_results, "fence_results = false");
         line(self.covers, "key_covers = [\"/v\"]");
+        let all = "argument = \"idempotency_key\", attempt_argument = \"attempt\", fence_argument = \"fence\"";
+        match self.passes {
+            Passes::Nothing => {}
+            Passes::Key => line(true, "pass_key = { argument = \"idempotency_key\" }"),
+            Passes::All => line(true, &format!("pass_key = {{ {all} }}")),
+            Passes::Meta => line(true, "pass_key = { meta = true }"),
+        }
         text
     }
 }

@@ -514,3 +514,40 @@ impl Surroundings for Around {
         bytes
     }
 }
+
+/// The world around somebody who only asks what would happen: takes no lock and notes nothing.
+pub(crate) struct Onlooker(pub(crate) Store);
+
+impl Surroundings for Onlooker {
+    fn take_session(&mut self, _id: SessionId) -> std::io::Result<bool> {
+        Ok(true)
+    }
+
+    fn is_live(&mut self, id: SessionId) -> std::io::Result<bool> {
+        Ok(self.0.borrow().is_live(id))
+    }
+
+    fn is_attended(&mut self, id: SessionId) -> std::io::Result<bool> {
+        Ok(self.0.borrow().is_attended(id))
+    }
+
+    fn has_room(&mut self) -> bool {
+        true
+    }
+
+    fn raise_mark(&mut self, _fence: Fence) {}
+
+    fn is_upstream_alive(&mut self, _session: &Session, _is_live: bool) -> Option<bool> {
+        None
+    }
+
+    fn uptime(&mut self) -> (String, u64) {
+        let shared = self.0.borrow();
+        let uptime_ms = u64::try_from(shared.uptime.as_millis()).unwrap_or(u64::MAX);
+        (shared.boot.to_string(), uptime_ms)
+    }
+
+    fn random(&mut self) -> [u8; 16] {
+        [0; 16]
+    }
+}

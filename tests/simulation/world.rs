@@ -15,6 +15,7 @@ macro_rules! tell {
 mod agents;
 mod calm;
 mod ends;
+mod foresight;
 mod operators;
 mod proxies;
 pub(crate) mod small;
@@ -28,16 +29,14 @@ use std::time::{Duration, Instant};
 
 use checkpoint::guard::{AdmissionVerdict, Done, Guard, Op};
 use checkpoint::journal::memory::MemoryJournal;
-use checkpoint::journal::{Journal as _, JournalError, Outcome, Session as SessionRow};
-use checkpoint::journal::{Transaction as _, Write};
+use checkpoint::journal::{Journal as _, JournalError, Session as SessionRow};
 use checkpoint::proxy::session::{Session, UpstreamEnd};
-use checkpoint::rules::entry::{Provenance, Status, outcome_digest};
+use checkpoint::rules::entry::{Provenance, Status};
 use checkpoint::rules::ids::{Micros, WorkflowId};
-use checkpoint::rules::lifecycle;
 
 use crate::coverage::Coverage;
 use crate::life::{Batch, Habit, Job, Life, Pipe, Task, Upstream};
-use crate::oracle::{self, Answer, Check, Kind, Oracle, Request, between};
+use crate::oracle::{self, Answer, Check, Kind, Oracle, Request, Said, between};
 use crate::plan::{Mode, Plan};
 use crate::random::Random;
 use crate::store::{Alive, Around, Book, Fault, Shared, SimJournal, Store};
@@ -97,6 +96,8 @@ pub(crate) struct World<'a> {
     unsynced_since: Option<Instant>,
     /// Until when the disk is full.
     full_until: Option<Instant>,
+    /// What an operator did last.
+    last_act: Option<operators::Drawn>,
     /// Where a way through a small world left the usual one.
     pub(crate) detours: Vec<String>,
 }
@@ -138,6 +139,7 @@ impl<'a> World<'a> {
             next_fault: None,
             unsynced_since: None,
             full_until: None,
+            last_act: None,
             detours: Vec::new(),
             plan,
         }
@@ -259,7 +261,9 @@ impl<'a> World<'a> {
         if self.random.chance(power_cut) {
             return self.power_cut();
         }
-        if self.random.chance(self.plan.operator) {
+        // An answer that came too late calls for somebody.
+        let operator = self.plan.operator * if self.oracle.has_stale_answer() { 3 } else { 1 };
+        if self.random.chance(operator) {
             return self.operate();
         }
         if self.plan.damage && self.random.chance(25) {

@@ -577,6 +577,9 @@ fn pass_key(
     for byte in uid {
         let _ = write!(key, "{byte:02x}");
     }
+    if seeded::has(Bug::PassedKeyOfAttempt) {
+        let _ = write!(key, "/{}", ticket.attempt);
+    }
     let _ = write!(key, "/{branch}/{}", ticket.seq);
     let passed = PassedKey {
         idempotency_key: &key,

@@ -3,6 +3,55 @@
 use super::*;
 use checkpoint::guard::verdict::{self, Act, Deed, Owner, Ruling, Verdict};
 
+/// Two proxies of one call: the first is silent for longer than it may be, and the second takes it
+/// over.
+fn taken_over(store: &Store, policy: Promise) -> (Proxy, Proxy) {
+    let set = |plan: &mut Plan| plan.promise = policy;
+    let (mut one, mut two) = (Proxy::with(store, set), Proxy::with(store, set));
+    for proxy in [&mut one, &mut two] {
+        proxy.call(1, SEQ_1);
+        proxy.journal();
+        assert!(proxy.sent().contains("tools/call"));
+        store.borrow_mut().uptime += Duration::from_secs(60);
+    }
+    (one, two)
+}
+
+#[test]
+fn an_outcome_of_an_attempt_before_counts_as_delivered_once_its_caller_has_it() {
+    let store = store();
+    let first_wins = Promise {
+        fences_results: false,
+        ..AT_LEAST_ONCE
+    };
+    let (mut one, _two) = taken_over(&store, first_wins);
+    one.answer(1, "done");
+    one.journal();
+    assert_eq!(entry(&store).status, Status::Completed);
+    assert_eq!(entry(&store).delivered_at, None);
+    assert!(one.told().contains("done"));
+    one.written();
+    one.journal();
+    assert!(entry(&store).delivered_at.is_some());
+}
+
+#[test]
+fn who_cancels_while_the_answer_to_an_attempt_before_is_written_is_known_to_have_given_up() {
+    let store = store();
+    let first_wins = Promise {
+        fences_results: false,
+        ..AT_LEAST_ONCE
+    };
+    let (mut one, _two) = taken_over(&store, first_wins);
+    one.answer(1, "done");
+    let done = one.one_batch();
+    one.cancel(1);
+    one.session.journal_done(done, one.now);
+    one.journal();
+    assert_eq!(entry(&store).status, Status::Completed);
+    assert!(entry(&store).gave_up.is_some());
+}
+
 #[test]
 fn the_cancellation_of_a_shielded_call_that_was_taken_over_is_not_forwarded() {
     let store = store();

@@ -16,6 +16,7 @@ impl Oracle {
         match &admission.verdict {
             AdmissionVerdict::Run(ticket, _) => {
                 let place = (ticket.branch, ticket.seq);
+                self.outcome_is_replaced(place);
                 holds!(
                     !self.spoiled.contains(&place),
                     "I5 the damaged {place:?} runs"
@@ -59,6 +60,7 @@ impl Oracle {
                 };
                 let leg = self.leg_of(place, &request);
                 let request = &mut self.requests[serial];
+                request.grants.push((grant, leg));
                 if request.is_forwarded {
                     // What it was sent under was taken from it. It may go out once more only
                     // where several attempts may.
@@ -75,7 +77,7 @@ impl Oracle {
                     !self.spoiled.contains(&place),
                     "I5 the damaged {place:?} is replayed"
                 );
-                self.is_same(memory, entry.fence, serial, "replayed")?;
+                self.is_same(memory, place, entry.fence, serial, "replayed")?;
                 if let (Some(seq), None) = (request.seq, &request.key) {
                     holds!(entry.seq.0 == seq, "I5 c{serial} gets another entry");
                     let expected = self.place_of(request.workflow, Seq(seq));
@@ -136,13 +138,17 @@ impl Oracle {
             }
             AdmissionVerdict::Join { ticket, .. } => {
                 let place = (ticket.branch, ticket.seq);
-                self.is_same(memory, ticket.fence, serial, "joined")?;
+                self.is_same(memory, place, ticket.fence, serial, "joined")?;
                 let row = Self::row(memory, place)?;
                 // In one batch, what it joined may have come to its end after it.
                 let was_running = self.was_running(place);
 
+                // Or it was reserved in it, and an attempt before it has finished it since.
+                let is_finished = !self.promise.fences_results && Self::has_answer(batch, place);
                 holds!(
-                    (was_running || row.0 == Status::Pending && !row.2) && shared.is_live(row.1),
+                    is_finished
+                        || (was_running || row.0 == Status::Pending && !row.2)
+                            && shared.is_live(row.1),
                     "I6 c{serial} waits for {place:?}, whose outcome will not come"
                 );
             }
@@ -161,20 +167,25 @@ impl Oracle {
                     entry.ok_or_else(|| format!("I5 c{serial} is quarantined for nothing"))?;
                 let place = (entry.branch, entry.seq);
                 let (status, session, unanswered) = Self::row(memory, place)?;
-                let is_same = Self::arguments_of(memory, entry.fence) == request.arguments;
+                let stored = Self::arguments_of(memory, entry.fence);
+                let is_same = self.is_equal(serial, place, &stored);
                 let is_live = shared.is_live(session);
                 let promise = self.promise;
                 let is_gone = unanswered || !is_live || self.is_overdue(shared, entry.fence);
-                let is_lost = status == Status::Pending && is_gone;
+                // In this batch, another attempt may have begun after it, or an answer have come.
+                let was_lost = self.rows.get(&place).is_some_and(|row| {
+                    let is_gone = row.unanswered
+                        || !shared.is_live(row.session)
+                        || self.is_overdue(shared, row.fence);
+                    row.status == Status::Pending && is_gone && row.fence == entry.fence
+                });
+                let is_lost = status == Status::Pending && is_gone || was_lost;
                 // In this batch, another attempt may have begun after it, or come to its end before.
                 let was_settled = self
                     .rows
                     .get(&place)
                     .is_some_and(|row| row.status != Status::Pending)
-                    || batch.ops.iter().any(|op| {
-                        matches!(op, Op::Settle(Settlement::Answered { ticket, .. })
-                            if (ticket.branch, ticket.seq) == place)
-                    });
+                    || Self::has_answer(batch, place);
                 // A round may carry the state of another question.
                 let differs = !is_same || request.round.is_some();
                 let is_true = match refused.why {
@@ -220,12 +231,34 @@ impl Oracle {
         Ok(())
     }
 
+    /// A failure that is retried is not served: that its bytes are damaged stands in no way, and
+    /// nobody is served them any more.
+    fn outcome_is_replaced(&mut self, place: (BranchId, Seq)) {
+        let promise = self.promise;
+        let is_retried = self.rows.get(&place).is_some_and(|row| match row.status {
+            Status::Failed => promise.retries_failures,
+            Status::Completed => row.is_error && promise.retries_tool_errors,
+            _ => false,
+        });
+        if is_retried && self.spoiled_outcomes.remove(&place) {
+            self.spoiled.remove(&place);
+        }
+    }
+
+    /// Whether an answer to a call at a place is in the batch.
+    fn has_answer(batch: &Batch<'_>, place: (BranchId, Seq)) -> bool {
+        batch.ops.iter().any(|op| {
+            matches!(op, Op::Settle(Settlement::Answered { ticket, .. })
+                if (ticket.branch, ticket.seq) == place)
+        })
+    }
+
     /// Which question a call answers that is let through to a place.
     fn leg_of(&self, place: (BranchId, Seq), request: &Request) -> Option<usize> {
         request.round?;
         let row = self.rows.get(&place)?;
         match row.status {
-            Status::InputRequired => self.answered.get(&row.fence).copied(),
+            Status::InputRequired => self.outcome_of(row.fence),
             // The round before it was lost, or voided just now.
             _ => row.serial.and_then(|serial| self.requests[serial].leg),
         }
@@ -267,25 +300,20 @@ impl Oracle {
     }
 
     pub(super) fn is_same(
-        &self,
+        &mut self,
         memory: &MemoryJournal,
+        place: (BranchId, Seq),
         fence: Fence,
         serial: usize,
         how: &str,
     ) -> Check {
         let stored = Self::arguments_of(memory, fence);
-        let asked = &self.requests[serial].arguments;
         holds!(
-            stored == *asked,
-            "I5 c{serial} with {asked} is {how} by {stored}"
+            self.is_equal(serial, place, &stored),
+            "I5 c{serial} with {} is {how} by {stored}",
+            self.requests[serial].arguments
         );
         Ok(())
-    }
-
-    /// The answer that an attempt stands for.
-    pub(super) fn outcome_of(&self, fence: Fence) -> Option<usize> {
-        let ruled = self.ruled.get(&fence).copied();
-        ruled.or_else(|| self.answered.get(&fence).copied())
     }
 
     /// A call that says neither seq nor key, or a key that nobody holds, is new: nothing before it

@@ -42,7 +42,7 @@ impl Oracle {
         let lost: Vec<Fence> = self.told.iter().copied().filter(is_lost).collect();
         for fence in lost {
             self.told.remove(&fence);
-            let answer = self.answered.get(&fence).copied();
+            let answer = self.outcome_of(fence);
             holds!(
                 answer.is_some_and(|answer| self.may_be_lost(&self.answers[answer]))
                     || !self.spoiled.is_empty(),

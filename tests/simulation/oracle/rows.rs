@@ -5,6 +5,7 @@ use super::*;
 impl Row {
     pub(super) fn of(entry: &checkpoint::rules::entry::Entry) -> Self {
         Self {
+            place: (entry.branch, entry.seq),
             status: entry.status,
             attempt: entry.attempt,
             round: entry.round,
@@ -110,7 +111,7 @@ impl Oracle {
                 "I7 fence {} of {place:?} was used before",
                 new.fence
             );
-            return self.runs_again(shared, place, old, new, batch);
+            return self.runs_again(shared, memory, place, old, new, batch);
         }
         if old.status == new.status {
             return Ok(());
@@ -125,8 +126,10 @@ impl Oracle {
             new.status
         );
         let Some(batch) = batch else { return Ok(()) };
+        let finisher = self.finisher(memory, batch, place, old);
+        let is_first = finisher.is_some_and(|(fence, _)| fence != old.fence);
         holds!(
-            batch.session == Some(old.session),
+            batch.session == Some(old.session) || is_first,
             "I7 {place:?} of {:?} was settled by {:?}",
             old.session,
             batch.session
@@ -142,13 +145,10 @@ impl Oracle {
             );
             return self.void_is_true(old);
         }
-        let serial = old.serial.ok_or("a row without its call")?;
-        let request = &self.requests[serial];
-        let answer = self
-            .answered
-            .get(&new.fence)
-            .copied()
+        let (_, answer) = finisher
             .ok_or_else(|| format!("I8 {place:?} has an outcome, and no answer was read"))?;
+        // Who was asked: the current attempt's caller, or that of one before it.
+        let request = &self.requests[self.answers[answer].serial];
         let given = &self.answers[answer];
         let stored = memory.outcome(new.fence).and_then(|o| o.body.clone());
         holds!(
@@ -184,9 +184,23 @@ impl Oracle {
     }
 
     /// What a row had become in the batch before it was reserved again.
-    fn in_between(&self, old: &Row, batch: Option<&Batch<'_>>) -> Result<Row, String> {
+    fn in_between(
+        &self,
+        memory: &MemoryJournal,
+        old: &Row,
+        until: Fence,
+        batch: Option<&Batch<'_>>,
+    ) -> Result<Row, String> {
         let mut row = old.clone();
-        let ops = batch.map_or(&[][..], |batch| batch.ops);
+        let ops = batch.map_or(&[][..], |batch| {
+            let is_it = |done: &Done| {
+                matches!(done, Done::Admitted(admission)
+                    if matches!(&admission.verdict, AdmissionVerdict::Run(ticket, _)
+                        if ticket.fence == until))
+            };
+            let end = batch.done.iter().position(is_it);
+            &batch.ops[..end.unwrap_or(batch.ops.len())]
+        });
         for op in ops {
             match op {
                 // Who lost it to an operator settles nothing.
@@ -206,12 +220,13 @@ impl Oracle {
                 Op::Settle(Settlement::Lost { ticket, .. }) if ticket.fence == old.fence => {
                     row.unanswered = true;
                 }
-                Op::Settle(Settlement::Answered { ticket, .. }) if ticket.fence == old.fence => {
-                    let answer = self
-                        .answered
-                        .get(&old.fence)
-                        .ok_or("I8 no answer was read")?;
-                    let answer = &self.answers[*answer];
+                Op::Settle(Settlement::Answered { ticket, .. })
+                    if row.status == Status::Pending
+                        && (ticket.branch, ticket.seq) == old.place
+                        && self.may_finish(memory, ticket.fence, old) =>
+                {
+                    let answer = self.answered.get(&ticket.fence);
+                    let answer = &self.answers[*answer.ok_or("I8 no answer was read")?];
                     row.is_error = answer.is_error;
                     row.status = match answer.kind {
                         Kind::Result | Kind::Operator => Status::Completed,
@@ -235,12 +250,13 @@ impl Oracle {
     fn runs_again(
         &mut self,
         shared: &Shared,
+        memory: &MemoryJournal,
         place: (BranchId, Seq),
         old: &Row,
         new: &Row,
         batch: Option<&Batch<'_>>,
     ) -> Check {
-        let before = self.in_between(old, batch)?;
+        let before = self.in_between(memory, old, new.fence, batch)?;
         let promise = self.promise;
         let is_next = new.attempt == old.attempt + 1 && new.round == 0;
         let is_left = new.attempt <= promise.attempts_max;
@@ -269,7 +285,7 @@ impl Oracle {
                 } else {
                     Some(old.fence)
                 };
-                let question = fence.and_then(|fence| self.answered.get(&fence)).copied();
+                let question = fence.and_then(|fence| self.outcome_of(fence));
                 let round = new.serial.and_then(|serial| self.requests[serial].round);
                 let fits = match (question, round) {
                     // The round before it was voided in this very batch.
@@ -312,8 +328,8 @@ impl Oracle {
         batch: Option<&Batch<'_>>,
     ) -> Check {
         self.seen.rounds_voided += 1;
-        let before = self.in_between(old, batch)?;
-        let asked = self.answered.get(&new.fence).copied();
+        let before = self.in_between(memory, old, new.fence, batch)?;
+        let asked = self.outcome_of(new.fence);
         let is_question = asked.is_some_and(|asked| self.answers[asked].kind == Kind::Question);
         let is_kept = memory.outcome(new.fence).is_some();
         holds!(
@@ -336,7 +352,7 @@ impl Oracle {
         new: &Row,
     ) -> Check {
         self.seen.task_ends += 1;
-        let handle = self.answered.get(&old.fence).copied();
+        let handle = self.outcome_of(old.fence);
         let handle = handle.ok_or_else(|| format!("T2 {place:?} has no handle"))?;
         let body = memory.task_end(new.fence).and_then(|end| end.body.as_ref());
         let text = body.map(|body| String::from_utf8_lossy(body).into_owned());
@@ -420,6 +436,11 @@ impl Oracle {
         self.fence_max = highest;
         self.flights.forget(memory);
         self.answered.retain(|fence, _| fence.0 <= highest);
+        self.settled
+            .retain(|fence, _| memory.outcome(*fence).is_some());
+        self.ruled.retain(|fence| memory.outcome(*fence).is_some());
+        // What came too late may be gone with the event that kept it.
+        self.stale.clear();
         let branches: BTreeSet<BranchId> =
             memory.entries().map(|stored| stored.entry.branch).collect();
         self.owners.retain(|branch, _| branches.contains(branch));

@@ -106,7 +106,7 @@ impl Oracle {
             .map(|(place, row)| (*place, row.clone()))
             .collect();
         left.sort_by_key(|(place, _)| place.1);
-        let is_answer = self.open_question(batch.life, request);
+        let is_answer = self.open_question(memory, batch.life, request);
         let is_told = is_first
             && batch
                 .ops
@@ -140,6 +140,8 @@ impl Oracle {
             {
                 walk.taken.insert(first.1);
             }
+            // On a branch that was opened in it, nothing is left past the call that did.
+            walk.is_over |= is_run && met.is_some_and(|met| self.is_past_fork(memory, met));
         } else {
             let (first, row) = &left[0];
             let mut expected = *first;
@@ -173,28 +175,47 @@ impl Oracle {
         Ok(())
     }
 
+    /// Whether a place is on a branch that is new, and not its first.
+    fn is_past_fork(&self, memory: &MemoryJournal, place: (BranchId, Seq)) -> bool {
+        let mut others = memory.entries().map(|stored| &stored.entry);
+        !self.owners.contains_key(&place.0)
+            && others.any(|other| other.branch == place.0 && other.seq < place.1)
+    }
+
     fn arguments_before(&self, row: &Row) -> Option<&String> {
         row.serial.map(|serial| &self.requests[serial].arguments)
     }
 
-    /// Whether a round answers a question that stands.
-    fn open_question(&self, life: usize, request: &Request) -> bool {
+    /// Whether a round answers a question that stands, or one that an operator's verdict has taken
+    /// the place of.
+    fn open_question(&self, memory: &MemoryJournal, life: usize, request: &Request) -> bool {
         let Some(state) = request.round else {
             return false;
         };
         self.rows.iter().any(|(place, row)| {
-            let is_open = row.status == Status::InputRequired
-                && self.owners.get(&place.0) == Some(&request.workflow)
+            let is_its = self.owners.get(&place.0) == Some(&request.workflow)
                 && self.arguments_before(row) == Some(&request.arguments);
-            let asked = self.answered.get(&row.fence).copied();
+            let under = match row.status {
+                Status::InputRequired => Some(row.fence),
+                _ => Self::taken_from(memory, row.fence),
+            };
+            let asked = under.and_then(|fence| self.outcome_of(fence));
             let is_it = match state {
                 Some(token) => asked == Some(token),
-                None => self
-                    .asked
-                    .get(&life)
-                    .is_some_and(|asked| asked.contains(&row.fence)),
+                None => self.asked.get(&life).is_some_and(|fences| {
+                    let mut answers = fences.iter().map(|fence| self.answered.get(fence));
+                    asked.is_some() && answers.any(|answer| answer.copied() == asked)
+                }),
             };
-            is_open && is_it
+            is_its && is_it
         })
+    }
+
+    /// The fence from which an operator took what an attempt stands for.
+    fn taken_from(memory: &MemoryJournal, fence: Fence) -> Option<Fence> {
+        let now = memory.attempt(fence)?;
+        let then = memory.attempt(now.previous?)?;
+        let is_same = (now.attempt, now.round) == (then.attempt, then.round);
+        is_same.then_some(then.fence)
     }
 }

@@ -72,7 +72,11 @@ impl World<'_> {
             SimJournal::new(&self.store),
             around,
             options,
-            SessionRow::default(),
+            SessionRow {
+                // Whoever asks whether its upstream lives has something to ask for.
+                upstream_pgid: u32::try_from(life + 1).ok(),
+                ..SessionRow::default()
+            },
         );
         self.lives.push(Life {
             agent,
@@ -142,7 +146,8 @@ impl World<'_> {
         let Some(call) = next else { return };
         if self.random.chance(self.plan.changed) && !self.is_calm {
             self.coverage.changed_calls += 1;
-            let version = self.random.below(2);
+            let versions = if self.plan.promise.covers { 4 } else { 2 };
+            let version = self.random.below(versions);
             self.agents[agent].versions[call] = version;
         }
         self.send_call(agent, life, call, None);
@@ -180,7 +185,14 @@ impl World<'_> {
         let (mode, workflow) = (*mode, *workflow);
         // Two of the calls of an agent that names none are equal.
         let shown = if mode == Mode::Bare { call / 2 } else { call };
-        let first = format!("{{\"n\":{shown},\"v\":{}}}", versions[call]);
+        let version = versions[call];
+        // What a key covers, and what it does not.
+        let first = if self.plan.promise.covers {
+            let (v, w) = (version % 2, version / 2);
+            format!("{{\"n\":{shown},\"v\":{v},\"w\":{w}}}")
+        } else {
+            format!("{{\"n\":{shown},\"v\":{version}}}")
+        };
         let arguments = follow_up
             .as_ref()
             .map_or(first, |round| round.arguments.clone());
@@ -243,6 +255,7 @@ impl World<'_> {
             is_again: false,
             grant: None,
             regrant: None,
+            grants: Vec::new(),
             answer: None,
             answered_cancelled: false,
             answered_closed: false,

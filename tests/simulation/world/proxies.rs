@@ -139,6 +139,7 @@ impl World<'_> {
             self.lives[number].is_faulted = true;
         }
         let unknown_kept = fault == Fault::Unknown { is_kept: true };
+        let foreseen = self.foresees(number, &ops);
         self.store.borrow_mut().fault = fault;
         let wall = self.wall;
         let life = &mut self.lives[number];
@@ -165,6 +166,9 @@ impl World<'_> {
                 let letter = verdict_name(&admission.verdict);
                 self.note(letter.as_bytes());
             }
+        }
+        if let (Ok([first, ..]), Some(foreseen)) = (result.as_deref(), &foreseen) {
+            self.was_foreseen(number, foreseen, first)?;
         }
         let session = self.lives[number].guard.session();
         let shared = Rc::clone(&self.store);
