@@ -35,7 +35,7 @@ counters! {
     retries_lost takeovers retries_failed retries_tool_error abandons refused_in_flight
     expired shielded keys_shared forks walked walked_out_of_order walks_ended
     deferred deferred_lost idle_syncs
-    foreseen keys_passed keys_passed_again covered first_finishers
+    foreseen splits splits_refused splits_shared keys_passed keys_passed_again covered first_finishers
     stale_answers ruled_completed ruled_failed ruled_not_executed ruled_unknown ruled_wrongly
     ruled_rounds taken_running taken_open adopted taken_back reopened hand_delivered announced
     refused_absent refused_damaged refused_owned refused_open refused_settled refused_changed
@@ -80,7 +80,7 @@ impl Coverage {
         take_over!(self, seen, rounds rounds_voided questions_replayed finals_replayed
             task_ends handles_replayed ends_replayed retries_lost takeovers retries_failed
             retries_tool_error abandons refused_in_flight expired shielded keys_shared forks
-            walked walked_out_of_order walks_ended deferred deferred_lost keys_passed keys_passed_again covered first_finishers
+            walked walked_out_of_order walks_ended deferred deferred_lost splits_shared keys_passed keys_passed_again covered first_finishers
     stale_answers ruled_completed ruled_failed ruled_not_executed ruled_unknown ruled_wrongly
     ruled_rounds taken_running taken_open adopted taken_back reopened hand_delivered announced
     refused_absent refused_damaged refused_owned refused_open refused_settled refused_changed

@@ -87,6 +87,8 @@ pub(crate) struct Oracle {
     leases: BTreeMap<Fence, u64>,
     /// Whose a branch is.
     owners: BTreeMap<BranchId, usize>,
+    /// Workflows that an operator made: of which, and from which seq on they have their own.
+    splits: BTreeMap<usize, (usize, Seq)>,
     walks: BTreeMap<usize, walk::Walk>,
     flights: walk::Flights,
     promise: Promise,

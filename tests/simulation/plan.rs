@@ -44,6 +44,8 @@ pub(crate) struct Plan {
     pub(crate) long_wait: usize,
     pub(crate) operator: usize,
     pub(crate) forced: bool,
+    /// Operators fork workflows.
+    pub(crate) splits: bool,
     pub(crate) damage: bool,
     pub(crate) call_timeout: Option<Duration>,
     pub(crate) refusals: RefusalShape,
@@ -116,8 +118,9 @@ impl Plan {
             self.modes.fill(Mode::Bare);
             self.pipeline = random.pick(&[1, 1, 2]);
         }
+        self.splits = !self.forks && !self.resumes && random.chance(250);
         // What a bad disk does to the tree of branches is proven for the plain worlds.
-        self.damage &= !self.forks && !self.resumes;
+        self.damage &= !self.forks && !self.resumes && !self.splits;
         if self.promise.at_least_once {
             // A second answer under an id that is in use again can't be told from the first.
             self.answers_once = true;
@@ -217,6 +220,7 @@ impl Plan {
             ]),
             annotates: random.chance(150),
             promise: Promise::default(),
+            splits: false,
             forks: false,
             resumes: false,
             is_stateless: false,

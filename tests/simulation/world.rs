@@ -19,6 +19,7 @@ mod foresight;
 mod operators;
 mod proxies;
 pub(crate) mod small;
+mod splits;
 mod tasks;
 mod upstreams;
 
@@ -98,6 +99,8 @@ pub(crate) struct World<'a> {
     full_until: Option<Instant>,
     /// What an operator did last.
     last_act: Option<operators::Drawn>,
+    /// How many workflows operators have made.
+    forked: usize,
     /// Where a way through a small world left the usual one.
     pub(crate) detours: Vec<String>,
 }
@@ -140,6 +143,7 @@ impl<'a> World<'a> {
             unsynced_since: None,
             full_until: None,
             last_act: None,
+            forked: 0,
             detours: Vec::new(),
             plan,
         }
@@ -264,6 +268,9 @@ impl<'a> World<'a> {
         // An answer that came too late calls for somebody.
         let operator = self.plan.operator * if self.oracle.has_stale_answer() { 3 } else { 1 };
         if self.random.chance(operator) {
+            if self.plan.splits && self.random.chance(150) {
+                return self.operator_forks();
+            }
             return self.operate();
         }
         if self.plan.damage && self.random.chance(25) {

@@ -17,6 +17,7 @@ impl Oracle {
             AdmissionVerdict::Run(ticket, _) => {
                 let place = (ticket.branch, ticket.seq);
                 self.outcome_is_replaced(place);
+                self.is_on_its_side(&request, place)?;
                 holds!(
                     !self.spoiled.contains(&place),
                     "I5 the damaged {place:?} runs"
@@ -78,6 +79,7 @@ impl Oracle {
                     "I5 the damaged {place:?} is replayed"
                 );
                 self.is_same(memory, place, entry.fence, serial, "replayed")?;
+                self.is_on_its_side(&request, place)?;
                 if let (Some(seq), None) = (request.seq, &request.key) {
                     holds!(entry.seq.0 == seq, "I5 c{serial} gets another entry");
                     let expected = self.place_of(request.workflow, Seq(seq));
@@ -159,7 +161,10 @@ impl Oracle {
                     .map(|entry| (entry.branch, entry.seq));
                 let is_spoiled = place.is_some_and(|place| self.spoiled.contains(&place))
                     || refused.entry.is_none() && !self.spoiled.is_empty();
-                if is_spoiled {
+                let is_gap = refused.entry.is_none()
+                    && refused.why == Why::Table(Decision::Diverge)
+                    && self.is_left_out(&request);
+                if is_spoiled || is_gap {
                     return Ok(());
                 }
                 let entry = refused.entry.as_ref();
@@ -347,7 +352,7 @@ impl Oracle {
                 );
                 continue;
             }
-            if before.workflow != request.workflow || !self.is_visible(request.workflow, *place) {
+            if !self.is_visible(request.workflow, *place) {
                 continue;
             }
             if before.arguments != request.arguments {

@@ -22,11 +22,67 @@ impl Oracle {
 
     /// Where a seq lies, along the active branch and those it came from.
     pub(super) fn place_of(&self, workflow: usize, seq: Seq) -> Option<(BranchId, Seq)> {
+        if let Some((parent, at)) = self.splits.get(&workflow)
+            && seq < *at
+        {
+            return self.place_of(*parent, seq);
+        }
         let branches = self.branches(workflow);
         let (oldest, later) = branches.split_first()?;
         // A later one shadows those before it only from its own beginning on.
         let holder = later.iter().rev().find(|(_, begins)| *begins <= seq);
         Some((holder.map_or(oldest.0, |(branch, _)| *branch), seq))
+    }
+
+    /// An operator made a workflow that shares what another one has before a seq.
+    pub(crate) fn splits(&mut self, new: usize, from: usize, at: Seq) {
+        self.splits.insert(new, (from, at));
+    }
+
+    /// The last workflow that an operator made.
+    pub(crate) fn made(&self) -> Option<usize> {
+        self.splits.keys().next_back().copied()
+    }
+
+    /// Whether a workflow has an entry, and its highest seq.
+    pub(crate) fn knows(&self, workflow: usize) -> bool {
+        self.owners.values().any(|owner| *owner == workflow)
+    }
+
+    pub(crate) fn highest(&self, workflow: usize) -> u64 {
+        let is_its = |branch: &BranchId| self.owners.get(branch) == Some(&workflow);
+        let places = self.rows.keys().filter(|(branch, _)| is_its(branch));
+        places.map(|(_, seq)| seq.0).max().unwrap_or(0)
+    }
+
+    /// F4: a call of a workflow that an operator made means the shared entry before the fork, and
+    /// from there on never one of the workflow that it came from.
+    pub(super) fn is_on_its_side(&mut self, request: &Request, place: (BranchId, Seq)) -> Check {
+        let Some((parent, at)) = self.splits.get(&request.workflow) else {
+            return Ok(());
+        };
+        if request.key.is_some() {
+            // A key may lead anywhere in its window.
+            return Ok(());
+        }
+        let is_parents = self.owners.get(&place.0) == Some(parent);
+        holds!(
+            is_parents == (place.1 < *at),
+            "F4 a call of w{} means {place:?}, and it has its own from {at} on",
+            request.workflow
+        );
+        self.seen.splits_shared += u64::from(is_parents);
+        Ok(())
+    }
+
+    /// Whether a seq is one that a workflow left out, and another one that shares it can't fill.
+    pub(super) fn is_left_out(&self, request: &Request) -> bool {
+        let split = self.splits.get(&request.workflow);
+        let seq = request.seq.map(Seq);
+        split.zip(seq).is_some_and(|((_, at), seq)| {
+            let place = self.place_of(request.workflow, seq);
+            seq < *at && place.is_none_or(|place| !self.rows.contains_key(&place))
+        })
     }
 
     /// Whether a call that goes to the active branch can see a row.

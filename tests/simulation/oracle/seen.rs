@@ -23,6 +23,8 @@ pub(crate) struct Seen {
     pub(crate) expired: u64,
     pub(crate) shielded: u64,
     pub(crate) keys_shared: u64,
+    /// Calls of a workflow that an operator made which meant an entry that it shares.
+    pub(crate) splits_shared: u64,
     /// Lines that told the upstream a key, and those of further attempts.
     pub(crate) keys_passed: u64,
     pub(crate) keys_passed_again: u64,

@@ -212,7 +212,9 @@ impl World<'_> {
         let is_careless = self.plan.forced && self.random.chance(250);
         let happened = self.oracle.has_effect_of_part(place);
         let says = if is_careless || !is_over || !is_pending {
-            self.random.below(4)
+            // A round that did not run leads somewhere else than the rest.
+            let is_round = entry.round > 0 && self.random.chance(400);
+            if is_round { 2 } else { self.random.below(4) }
         } else if self.random.chance(100) {
             3
         } else if happened {
