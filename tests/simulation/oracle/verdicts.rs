@@ -7,6 +7,7 @@
 //! effect may have happened, or may yet.
 
 use super::*;
+use checkpoint::guard::stale::NotAdopted;
 use checkpoint::guard::verdict::{Act, Refused, Ruling, Verdict};
 use checkpoint::rules::entry::{Entry, Provenance, outcome_digest};
 
@@ -51,6 +52,7 @@ enum Against {
     Settled,
     Changed,
     NoAnswer,
+    SeveralAnswers,
     Asked,
 }
 
@@ -61,6 +63,7 @@ impl Against {
             Refused::Quarantined => Self::Damaged,
             Refused::NotNow { .. } => Self::Settled,
             Refused::Open { .. } => Self::Open,
+            Refused::NotAdopted(NotAdopted::Several { .. }) => Self::SeveralAnswers,
             Refused::NotAdopted(_) => Self::NoAnswer,
             Refused::Live { .. } | Refused::UpstreamAlive { .. } => Self::Owned,
             Refused::BeingAsked { .. } | Refused::JustAsked => Self::Asked,
@@ -237,12 +240,14 @@ impl Oracle {
             Against::Open => &mut seen.refused_open,
             Against::Settled | Against::Asked => &mut seen.refused_settled,
             Against::Changed => &mut seen.refused_changed,
-            Against::NoAnswer => &mut seen.refused_adoption,
+            Against::NoAnswer | Against::SeveralAnswers => &mut seen.refused_adoption,
         } += 1;
         let is_right = match (said.act, why) {
             (Act::Adopt { wanted, .. }, Against::NoAnswer) => {
                 !wanted.digest.is_empty() || !self.has_stale(memory, said.place, wanted.status)
             }
+            // A power cut leaves more than is sure to be there.
+            (Act::Adopt { .. }, Against::SeveralAnswers) => true,
             // That answer is its outcome already.
             (Act::Adopt { .. }, Against::Settled) => self
                 .rows

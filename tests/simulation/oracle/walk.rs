@@ -140,8 +140,12 @@ impl Oracle {
             {
                 walk.taken.insert(first.1);
             }
-            // On a branch that was opened in it, nothing is left past the call that did.
-            walk.is_over |= is_run && met.is_some_and(|met| self.is_past_fork(memory, met));
+            // On a branch that was opened in it, nothing is left past the call that did; and what
+            // was passed is found again only by the guard.
+            let is_end = |met: (BranchId, Seq)| {
+                is_run && self.is_past_fork(memory, met) || walk.taken.contains(&met.1)
+            };
+            walk.is_over |= met.is_some_and(is_end);
         } else {
             let (first, row) = &left[0];
             let mut expected = *first;
