@@ -173,7 +173,7 @@ impl Oracle {
                 let place = (entry.branch, entry.seq);
                 let (status, session, unanswered) = Self::row(memory, place)?;
                 let stored = Self::arguments_of(memory, entry.fence);
-                let is_same = self.is_equal(serial, place, &stored);
+                let is_same = self.is_equal(serial, place, &stored, false);
                 let is_live = shared.is_live(session);
                 let promise = self.promise;
                 let is_gone = unanswered || !is_live || self.is_overdue(shared, entry.fence);
@@ -314,7 +314,7 @@ impl Oracle {
     ) -> Check {
         let stored = Self::arguments_of(memory, fence);
         holds!(
-            self.is_equal(serial, place, &stored),
+            self.is_equal(serial, place, &stored, true),
             "I5 c{serial} with {} is {how} by {stored}",
             self.requests[serial].arguments
         );
