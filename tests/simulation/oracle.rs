@@ -70,6 +70,8 @@ pub(crate) struct Oracle {
     pub(crate) spoiled_outcomes: BTreeSet<(BranchId, Seq)>,
     /// Effects that an operator allowed beyond the first.
     pub(crate) authorised: BTreeMap<(BranchId, Seq), u32>,
+    /// Entries that an operator took from an owner who may still have been at work.
+    taken_by_force: BTreeSet<(BranchId, Seq)>,
     authorised_all: u32,
     /// An operator has done something to an entry.
     operator_ruled: bool,
@@ -206,7 +208,7 @@ impl Oracle {
             let is_forced = calls.into_iter().flatten().any(|call| {
                 let place = self.requests[*call].grant.map(|it| (it.branch, it.seq));
                 place.is_some_and(|at| {
-                    self.authorised.contains_key(&at) || self.spoiled.contains(&at)
+                    self.taken_by_force.contains(&at) || self.spoiled.contains(&at)
                 })
             });
             let may_be_taken = self.promise.at_least_once || is_forced;
@@ -214,9 +216,6 @@ impl Oracle {
                 may_be_taken && !self.promise.finishes_lost && is_of_a_call,
                 "P4 a cancellation of our own that nobody asked for: {line}"
             );
-            for call in calls.into_iter().flatten() {
-                self.requests[*call].is_recalled = true;
-            }
             return Ok(());
         };
         let request = &self.requests[serial];
@@ -225,7 +224,7 @@ impl Oracle {
             "I11 the cancellation of c{serial} is forwarded, which the upstream never got"
         );
         holds!(
-            !(self.promise.shields && request.cancelled_running && !request.is_recalled),
+            !(self.promise.shields && request.cancelled_running),
             "P4 the cancellation of the shielded c{serial} is forwarded"
         );
         Ok(())
@@ -268,7 +267,6 @@ impl Oracle {
             .filter(waits)
             .find(|serial| is_not_started && may_be(serial));
         named
-            .filter(|serial| !is_not_started || may_be(serial))
             .or(unsent)
             .or(calls.iter().find(waits))
             .or(calls.last())

@@ -354,6 +354,9 @@ impl Oracle {
                 }
             }
             Way::Rules | Way::TakesFirst | Way::TakesBack => {
+                if way == Way::TakesFirst {
+                    self.taken_by_force.insert(said.place);
+                }
                 let taken = self.taken(memory, way, old, new)?;
                 self.seen.taken_running +=
                     u64::from(way == Way::TakesFirst && old.status == Status::Pending);

@@ -242,7 +242,6 @@ impl World<'_> {
             is_read: false,
             is_cancelled: false,
             cancelled_running: false,
-            is_recalled: false,
             cancel_seen: false,
             cancel_is_committed: false,
             replies: 0,
