@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
 use super::confirm;
@@ -17,7 +17,7 @@ use super::exit::Exit;
 use super::output::{Column, Form, Look, Output, SCHEMA_VERSION, Tone, table};
 use super::progress::ProgressLine;
 use super::reading;
-use super::targets::Targets;
+use super::targets::{Absent, Targets};
 use super::values;
 use super::view::Status;
 use crate::guard::story::{self, Story};
@@ -163,7 +163,8 @@ pub(super) fn carry_out(
     })
 }
 
-/// Reports of each entry, in order: what can't be read is refused, and `one` deals with the rest.
+/// Reports of each entry, in order: what can't be read or is not there is refused, and `one` deals
+/// with the rest.
 fn each(
     path: &Path,
     targets: &Targets,
@@ -177,6 +178,9 @@ fn each(
         let why = "it is quarantined: its row can't be read";
         reports.add(Report::refused(entry, why.to_owned()));
     }
+    for absent in &targets.absent {
+        reports.add(Report::absent(absent));
+    }
     let mut progress = ProgressLine::new();
     let total = targets.entries.len() as u64;
     for (done, (place, entry)) in targets.entries.iter().enumerate() {
@@ -184,11 +188,12 @@ fn each(
         match one(&mut hand, place, entry) {
             Ok(report) => reports.add(report),
             Err(error) => {
-                reports.stop(error, total);
+                reports.stop(error, done, total);
                 break;
             }
         }
     }
+    reports.sort();
     Ok(reports)
 }
 
@@ -356,16 +361,30 @@ pub(super) struct Report {
     pub(super) tool: String,
     /// `done`, `would` (nothing was written) or `refused`.
     pub(super) outcome: &'static str,
-    /// The status before.
-    pub(super) was: Status,
+    /// The status before; `None` where there is no such entry.
+    #[serde(serialize_with = "status_or_absent")]
+    pub(super) was: Option<Status>,
     /// The status now, or what it would be.
-    pub(super) status: Status,
+    #[serde(serialize_with = "status_or_absent")]
+    pub(super) status: Option<Status>,
     pub(super) attempt: u64,
     pub(super) fence: u64,
     /// The owner was fenced.
     pub(super) fenced: bool,
     /// Why it was refused.
     pub(super) why: Option<String>,
+}
+
+/// Returns what stands where an entry's status would.
+fn status_name(status: Option<Status>) -> &'static str {
+    status.map_or("ABSENT", Status::name)
+}
+
+fn status_or_absent<S: Serializer>(
+    status: &Option<Status>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(status_name(*status))
 }
 
 impl Report {
@@ -389,8 +408,8 @@ impl Report {
                 (false, true) => "would",
                 (false, false) => "done",
             },
-            was: reading::status(before.status),
-            status: reading::status(after.status),
+            was: Some(reading::status(before.status)),
+            status: Some(reading::status(after.status)),
             attempt: after.attempt.into(),
             fence: after.fence.0,
             fenced,
@@ -406,12 +425,29 @@ impl Report {
             seq: entry.seq,
             tool: entry.tool.clone(),
             outcome: "refused",
-            was: entry.status,
-            status: entry.status,
+            was: Some(entry.status),
+            status: Some(entry.status),
             attempt: entry.attempt,
             fence: entry.fence,
             fenced: false,
             why: Some(why),
+        }
+    }
+
+    /// Tells of a seq without an entry.
+    fn absent(absent: &Absent) -> Self {
+        Self {
+            workflow_id: absent.workflow_id.clone(),
+            branch: absent.branch,
+            seq: absent.seq,
+            tool: String::new(),
+            outcome: "refused",
+            was: None,
+            status: None,
+            attempt: 0,
+            fence: 0,
+            fenced: false,
+            why: Some(absent.why.clone()),
         }
     }
 
@@ -466,9 +502,16 @@ impl Reports {
         }
     }
 
-    /// Notes why no more of the `total` entries are tried.
-    fn stop(&mut self, error: CliError, total: u64) {
-        let done = self.entries.len();
+    /// Puts those that were refused unseen among the others.
+    fn sort(&mut self) {
+        self.entries.sort_by(|one, other| {
+            let place = |report: &Report| (report.branch, report.seq);
+            (&one.workflow_id, place(one)).cmp(&(&other.workflow_id, place(other)))
+        });
+    }
+
+    /// Notes why no more of the `total` entries are tried, `done` of which were.
+    fn stop(&mut self, error: CliError, done: usize, total: u64) {
         self.stopped = Some(if done == 0 {
             error
         } else {
@@ -539,14 +582,19 @@ impl Reports {
                     "refused" => Tone::Bad,
                     _ => Tone::Plain,
                 };
-                let status = if report.was == report.status {
-                    report.status.name().to_owned()
+                let (was, status) = (status_name(report.was), status_name(report.status));
+                let status = if was == status {
+                    status.to_owned()
                 } else {
-                    format!("{} -> {}", report.was.name(), report.status.name())
+                    format!("{was} -> {status}")
+                };
+                let tool = match report.tool.as_str() {
+                    "" => "-".to_owned(),
+                    tool => tool.to_owned(),
                 };
                 let mut row = vec![
                     (report.seq.to_string(), Tone::Plain),
-                    (report.tool.clone(), Tone::Plain),
+                    (tool, Tone::Plain),
                     (report.outcome.to_owned(), tone),
                     (status, Tone::Plain),
                     (report.words(&what(report)), Tone::Plain),

@@ -215,8 +215,8 @@ fn auto(args: &ResolveArgs, path: &Path, env: Env<'_>) -> Result<Exit, CliError>
     let exit = reports.print(&output, args.journal.form.form(), &|report| {
         use super::view::Status;
         match report.status {
-            Status::Completed => "a call is answered with what the command found".to_owned(),
-            Status::Voided | Status::InputRequired => "the next call will run".to_owned(),
+            Some(Status::Completed) => "a call is answered with what the command found".to_owned(),
+            Some(Status::Voided | Status::InputRequired) => "the next call will run".to_owned(),
             _ if report.outcome == "would" => "the command would be asked".to_owned(),
             _ => "the command does not know: it stays in doubt".to_owned(),
         }
@@ -327,19 +327,19 @@ impl Said {
             Self::Failed(_) => "a call is answered with that error".to_owned(),
             Self::Adopted(_) => {
                 let back = match report.was {
-                    super::view::Status::Voided => "; it no longer runs",
-                    super::view::Status::Completed | super::view::Status::Failed => {
+                    Some(super::view::Status::Voided) => "; it no longer runs",
+                    Some(super::view::Status::Completed | super::view::Status::Failed) => {
                         "; the verdict before is taken back"
                     }
                     _ => "",
                 };
                 format!("a call is answered with its stale answer{back}")
             }
-            Self::NotExecuted if report.status == super::view::Status::InputRequired => {
+            Self::NotExecuted if report.status == Some(super::view::Status::InputRequired) => {
                 "the next round of the call will run".to_owned()
             }
             Self::NotExecuted => format!("the next call of seq {} will run", report.seq),
-            Self::StillUnknown if report.status == super::view::Status::Pending => {
+            Self::StillUnknown if report.status == Some(super::view::Status::Pending) => {
                 "it stays in doubt; recorded".to_owned()
             }
             Self::StillUnknown => "it stays as it is; recorded".to_owned(),

@@ -107,10 +107,21 @@ pub(super) struct TargetArgs {
 pub(super) struct Targets {
     /// Those that can be read, with where they stand.
     pub(super) entries: Vec<(Place, Entry)>,
-    /// Those that can't, or are not there.
+    /// Those that can't.
     pub(super) unreadable: Vec<EntryView>,
+    /// The seqs that were named one by one, and are not there.
+    pub(super) absent: Vec<Absent>,
     /// They were not all named one by one.
     pub(super) is_bulk: bool,
+}
+
+/// A seq without an entry, where it was looked for.
+pub(super) struct Absent {
+    pub(super) workflow_id: String,
+    pub(super) branch: u64,
+    pub(super) seq: u64,
+    /// That it is not there, as a sentence without a full stop.
+    pub(super) why: String,
 }
 
 impl Targets {
@@ -182,17 +193,23 @@ impl TargetArgs {
             return self.find_by_conditions(&mut reader, sort, workflow);
         }
         let workflow = workflow.map(WorkflowId);
-        let is_range = self.seqs.iter().any(|seqs| seqs.first != seqs.last);
+        let (named, ranges): (Vec<&Seqs>, Vec<&Seqs>) =
+            self.seqs.iter().partition(|seqs| seqs.first == seqs.last);
         let mut targets = Targets {
             entries: Vec::new(),
             unreadable: Vec::new(),
-            is_bulk: is_range,
+            absent: Vec::new(),
+            is_bulk: !ranges.is_empty(),
         };
         let numbers: BTreeSet<u64> = self
             .seqs
             .iter()
             .flat_map(|seqs| seqs.first..=seqs.last)
             .collect();
+        let looked_in = match &workflow {
+            Some(workflow) => workflow.clone(),
+            None => reader.usual_workflow().map_err(reading::unusable)?,
+        };
         for number in numbers {
             let found = reader
                 .find(workflow.as_ref(), self.branch, Seq(number))
@@ -202,15 +219,16 @@ impl TargetArgs {
                 Some((place, torn @ Found::Torn(_))) => {
                     targets.unreadable.push(reading::view(&place, torn));
                 }
-                // Within a range a seq may be a gap.
-                None if is_range => {}
-                None => {
-                    return Err(CliError::new(
-                        Kind::Failure,
-                        format!("there is no entry {number}"),
-                    )
-                    .hint("`checkpoint ls` lists those there are, of every workflow and branch"));
+                None if named.iter().any(|seqs| seqs.first == number) => {
+                    targets.absent.push(Absent {
+                        workflow_id: looked_in.0.clone(),
+                        branch: self.branch.unwrap_or(0).into(),
+                        seq: number,
+                        why: format!("there is no entry {number}"),
+                    });
                 }
+                // Within a range a seq may be a gap.
+                None => {}
             }
         }
         Ok(targets)
@@ -273,6 +291,7 @@ impl TargetArgs {
         Ok(Targets {
             entries,
             unreadable: Vec::new(),
+            absent: Vec::new(),
             is_bulk: true,
         })
     }

@@ -20,6 +20,7 @@ mod arrays;
 mod bench;
 mod call;
 mod cancel;
+mod desk_absent;
 mod desk_adopt;
 mod desk_decide;
 mod desk_errors;
