@@ -31,6 +31,7 @@ use probe::{Era, Found, Tool};
 
 mod checks;
 mod probe;
+mod sessions;
 
 /// Check the journal's surroundings, and an upstream
 ///

@@ -149,6 +149,16 @@ impl LockQuery {
         platform::is_any_held(&self.journal)
     }
 
+    /// Returns the number of every session that is live, also of one whose row this journal does
+    /// not hold, in no order. Locks that come or go meanwhile may be among them or not.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system.
+    pub fn held(&self) -> io::Result<Vec<u64>> {
+        platform::held(&self.journal)
+    }
+
     /// Returns the path of the lock file as a whole, for messages.
     pub fn path(&self) -> PathBuf {
         self.journal.companion(Companion::Locks)
@@ -196,14 +206,49 @@ mod byte_ranges {
         is_range_held(&file, range)
     }
 
+    /// The system names one lock of a range, whichever it likes, so the rest of the range on both
+    /// sides of it is asked for again.
+    pub(super) fn held(journal: &JournalPath) -> io::Result<Vec<u64>> {
+        let Some(file) = whole_file::open_existing(&path(journal, 0), false)? else {
+            return Ok(Vec::new());
+        };
+        let mut held = Vec::new();
+        let mut ranges = vec![(0, libc::off_t::MAX - 1)];
+        while let Some((first, last)) = ranges.pop() {
+            if first > last {
+                continue;
+            }
+            let mut range = byte_at(0)?;
+            range.l_start = first;
+            range.l_len = last - first + 1;
+            let Some(lock) = lock_in(&file, range)? else {
+                continue;
+            };
+            // A session's lock is one byte long; of any other one only the first counts.
+            let at = lock.l_start.clamp(first, last);
+            held.extend(u64::try_from(at));
+            ranges.push((first, at - 1));
+            ranges.push((at + 1, last));
+        }
+        Ok(held)
+    }
+
     pub(super) fn is_held(file: &File, session: u64) -> io::Result<bool> {
         is_range_held(file, byte_at(session)?)
     }
 
-    fn is_range_held(file: &File, mut range: libc::flock) -> io::Result<bool> {
+    fn is_range_held(file: &File, range: libc::flock) -> io::Result<bool> {
+        Ok(lock_in(file, range)?.is_some())
+    }
+
+    /// Returns a lock in the range that somebody else holds.
+    fn lock_in(file: &File, mut range: libc::flock) -> io::Result<Option<libc::flock>> {
         loop {
             match fcntl(file, FcntlArg::F_OFD_GETLK(&mut range)) {
-                Ok(_) => return Ok(range.l_type != libc::F_UNLCK as libc::c_short),
+                Ok(_) => {
+                    let is_held = range.l_type != libc::F_UNLCK as libc::c_short;
+                    return Ok(is_held.then_some(range));
+                }
                 Err(Errno::EINTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
@@ -275,6 +320,27 @@ mod whole_files {
         Ok(false)
     }
 
+    pub(super) fn held(journal: &JournalPath) -> io::Result<Vec<u64>> {
+        let mut held = Vec::new();
+        for entry in std::fs::read_dir(journal.folder())? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let number = name
+                .to_str()
+                .and_then(|name| name.rsplit_once('.')?.1.parse().ok());
+            let Some(session) = number.filter(|number| path(journal, *number) == entry.path())
+            else {
+                continue;
+            };
+            if let Some(file) = whole_file::open_existing(&entry.path(), false)?
+                && is_held(&file, session)?
+            {
+                held.push(session);
+            }
+        }
+        Ok(held)
+    }
+
     pub(super) fn is_held(file: &File, _session: u64) -> io::Result<bool> {
         match file.try_lock_shared() {
             Ok(()) => {
@@ -320,6 +386,7 @@ mod tests {
             assert!(!query.is_live(6).unwrap() && !query.is_live(8).unwrap());
         }
         assert!(query.is_any_live().unwrap());
+        assert_eq!(query.held().unwrap(), [7]);
         assert!(SessionLock::acquire(&world.journal, 7).unwrap().is_none());
         let other = SessionLock::acquire(&world.journal, 8).unwrap().unwrap();
         drop(lock);
@@ -406,6 +473,23 @@ mod tests {
     }
 
     #[test]
+    fn every_session_that_is_live_is_named() {
+        let world = World::empty();
+        let query = LockQuery::new(&world.journal);
+        assert_eq!(query.held().unwrap(), [0; 0]);
+        let numbers = [0, 1, 2, 7, 8, 1 << 40, (1 << 62) | 7, (1 << 63) - 2];
+        let locks: Vec<_> = numbers
+            .iter()
+            .map(|number| SessionLock::acquire(&world.journal, *number).unwrap())
+            .collect();
+        let mut held = query.held().unwrap();
+        held.sort_unstable();
+        assert_eq!(held, numbers);
+        drop(locks);
+        wait_until_not(|| query.held().map(|held| !held.is_empty()));
+    }
+
+    #[test]
     fn the_way_of_other_systems_gives_the_same_answers() {
         let world = World::empty();
         let path = whole_files::path(&world.journal, 5);
@@ -419,6 +503,7 @@ mod tests {
         drop(lock);
         assert!(whole_files::is_held(&query, 5).unwrap());
         assert!(whole_files::is_any_held(&world.journal).unwrap());
+        assert_eq!(whole_files::held(&world.journal).unwrap(), [5]);
         drop(duplicate);
         wait_until_not(|| whole_files::is_held(&query, 5));
         assert!(!whole_files::is_any_held(&world.journal).unwrap());

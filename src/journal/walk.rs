@@ -307,6 +307,19 @@ impl Walk {
         })
     }
 
+    /// Returns the ids of the sessions that have a PENDING entry, also where such a row is missing.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read.
+    pub fn open_sessions(&self) -> Result<Vec<SessionId>, JournalError> {
+        self.all(
+            "SELECT DISTINCT session_id FROM entries \
+             WHERE delivered_at IS NULL AND status = 'PENDING' AND session_id >= 0",
+            |row| Ok(SessionId(unsigned(row, 0)?)),
+        )
+    }
+
     /// Hands out the gaps, by branch and first seq.
     ///
     /// # Errors

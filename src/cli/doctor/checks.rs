@@ -9,12 +9,10 @@ use std::path::Path;
 use nix::unistd::AccessFlags;
 
 use super::super::verify::counted;
-use super::Check;
+use super::{Check, sessions};
 use crate::journal::cannot_use::CannotUse;
-use crate::journal::compact;
 use crate::journal::filesystem;
 use crate::journal::key::Key;
-use crate::journal::locks::LockQuery;
 use crate::journal::mark;
 use crate::journal::place::{self, Companion, JournalPath, Present, State};
 use crate::journal::walk::Walk;
@@ -229,38 +227,9 @@ fn opened(path: &JournalPath, hint: &str, checks: &mut Vec<Check>) {
             Err(error) => failed("key", error),
         },
     );
-    let live = compact::live_sessions(path, walk.connection());
-    checks.push(match &live {
-        Ok(live) => {
-            let is_any = LockQuery::new(path).is_any_live();
-            match (live.as_slice(), is_any) {
-                (_, Err(error)) => Check::bad(
-                    "sessions",
-                    format!("their locks can't be asked for: {error}"),
-                    "until they can, every session counts as live",
-                ),
-                ([], Ok(true)) => Check::bad(
-                    "sessions",
-                    "a live session is not in this journal".into(),
-                    "the journal was replaced under it; end that proxy, and put the newest copy back",
-                ),
-                ([], Ok(false)) => Check::ok("sessions", "none is live".into()),
-                (live, Ok(_)) => {
-                    let ids: Vec<String> = live.iter().map(ToString::to_string).collect();
-                    Check::ok("sessions", format!("live: {}", ids.join(", ")))
-                }
-            }
-        }
-        Err(error) => failed("sessions", error),
-    });
     drop(walk);
-    // A snapshot from after the locks were asked for: a session that was gone by then has committed
-    // all it ever will, so a call that was settled meanwhile is not taken for one in doubt.
-    let counts = live.map_err(|error| error.to_string()).and_then(|live| {
-        let walk = Walk::open(path).map_err(|error| error.to_string())?;
-        walk.counts(&live).map_err(|error| error.to_string())
-    });
-    match counts {
+    checks.push(sessions::check(path));
+    match sessions::counts(path) {
         Ok(counts) => {
             checks.push(Check::ok(
                 "entries",
