@@ -101,6 +101,32 @@ fn what_is_not_ok_has_code_1_and_says_what_to_do() {
 }
 
 #[test]
+fn a_missing_mark_is_told_also_of_a_journal_that_holds_no_call() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    assert_done(&proxy.call(&Call::charge(1).seq(1)));
+    // What a copy of the file alone gets: the call is in the -wal still.
+    let copy = std::fs::read(world.journal()).unwrap();
+    proxy.stop();
+    std::fs::remove_dir_all(world.journal().parent().unwrap()).unwrap();
+    std::fs::create_dir(world.journal().parent().unwrap()).unwrap();
+    let private = PermissionsExt::from_mode(0o700);
+    std::fs::set_permissions(world.journal().parent().unwrap(), private).unwrap();
+    std::fs::write(world.journal(), copy).unwrap();
+    std::fs::set_permissions(world.journal(), PermissionsExt::from_mode(0o600)).unwrap();
+    let (code, report) = doctor(&world, &[]);
+    assert_eq!((code, not_ok(&report)), (Some(1), vec!["mark".to_owned()]));
+    let what = check(&report, "mark")["what"].as_str().unwrap();
+    assert!(what.contains("missing") && what.contains("-wal"), "{what}");
+    assert!(!world.journal().with_file_name("run.db-mark").exists());
+    let mut proxy = world.proxy().start();
+    assert_done(&proxy.call(&Call::charge(2).seq(2)));
+    proxy.stop();
+    let (code, report) = doctor(&world, &[]);
+    assert_eq!((code, not_ok(&report)), (Some(0), vec![]), "{report}");
+}
+
+#[test]
 fn an_older_journal_is_accepted_only_on_the_operators_word() {
     let world = World::new();
     let mut proxy = world.proxy().start();

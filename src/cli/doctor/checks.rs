@@ -269,6 +269,15 @@ fn mark_check(path: &JournalPath, walk: &Walk, hint: &str) -> Check {
                 format!("missing or torn, while the journal holds fence {highest}"),
                 "the next start makes it anew; make sure that this is the newest copy",
             ),
+            // Each start makes one before the first call, so an empty journal has one, too.
+            Ok(()) if read.rebuilt => Check::bad(
+                "mark",
+                "missing or torn, while the journal holds no call: it may be a copy that was made \
+                 without its -wal, and what was called since would run again"
+                    .to_owned(),
+                "if calls were made, put a copy with all its companions in its place; if none \
+                 was, the next start makes the mark",
+            ),
             Ok(()) => Check::ok(
                 "mark",
                 format!("fence {} (the journal holds {highest})", read.highest),
