@@ -108,12 +108,20 @@ pub(super) fn run(args: &DecideArgs, env: Env<'_>) -> Result<Exit, CliError> {
         // The journal is not asked, whatever it holds.
         return show(&Foreseen::relayed(&args.tool, signature), &output, args);
     }
-    let workflow = match settings::workflow_id(args.workflow_id.clone(), env)? {
-        Some(workflow) => WorkflowId(workflow),
-        None => reading::open(&path)?
-            .usual_workflow()
-            .map_err(reading::unusable)?,
+    let named = settings::workflow_id(args.workflow_id.clone(), env)?.map(WorkflowId);
+    let reader = reading::open(&path)?;
+    let workflow = match named {
+        Some(workflow) => workflow,
+        None => reader.usual_workflow().map_err(reading::unusable)?,
     };
+    let workflows = reader.workflow_ids().map_err(reading::unusable)?;
+    drop(reader);
+    if !workflows.is_empty() && !workflows.contains(&workflow) {
+        // A proxy would make it, so this is no error; but a name that was mistyped looks the same.
+        output.note(&format!(
+            "there is no workflow {workflow} yet; `checkpoint ls` lists the entries of all there are"
+        ));
+    }
     let given = args.key.clone().map(|text| CallKey {
         text,
         is_derived: false,

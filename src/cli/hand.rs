@@ -11,13 +11,14 @@ use clap::Args;
 use serde::{Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
+use super::absent::Absent;
 use super::confirm;
 use super::error::{CliError, Kind};
 use super::exit::Exit;
 use super::output::{Column, Form, Look, Output, SCHEMA_VERSION, Tone, table};
 use super::progress::ProgressLine;
 use super::reading;
-use super::targets::{Absent, Targets};
+use super::targets::Targets;
 use super::values;
 use super::view::Status;
 use crate::guard::story::{self, Story};
@@ -447,7 +448,7 @@ impl Report {
             attempt: 0,
             fence: 0,
             fenced: false,
-            why: Some(absent.why.clone()),
+            why: Some(absent.why()),
         }
     }
 

@@ -83,7 +83,7 @@ pub(super) struct LsArgs {
     #[arg(long, value_name = "WHEN", help_heading = "Conditions")]
     until: Option<Since>,
 
-    /// Only this workflow
+    /// Only this workflow [default: all, whatever CHECKPOINT_WORKFLOW_ID says]
     #[arg(long, value_name = "ID", value_parser = values::parse_id, help_heading = "Conditions")]
     workflow_id: Option<String>,
 

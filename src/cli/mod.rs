@@ -8,6 +8,7 @@
 //! stdout and talk to stderr. This room must not decide about calls, nor write an entry: it asks
 //! `guard` and shows what it says.
 
+mod absent;
 mod completions;
 mod confirm;
 mod decide;

@@ -4,10 +4,11 @@ use clap::Args;
 use serde::Serialize;
 
 use super::JournalArgs;
+use super::absent::Absent;
 use super::detail::{
     AttemptView, Detail, EventView, EvidenceView, Knowledge, Payload, SessionView, StaleView,
 };
-use super::error::{CliError, Kind};
+use super::error::CliError;
 use super::exit::Exit;
 use super::output::{Output, SCHEMA_VERSION};
 use super::reading;
@@ -46,17 +47,18 @@ pub(super) struct ShowArgs {
 pub(super) fn run(args: &ShowArgs, env: Env<'_>) -> Result<Exit, CliError> {
     let path = settings::journal_required(args.journal.journal.clone(), env)?;
     let workflow_id = settings::workflow_id(args.workflow_id.clone(), env)?;
-    let whole = reading::open(&path)?
-        .whole(
-            workflow_id.map(WorkflowId).as_ref(),
-            args.branch,
-            Seq(args.seq),
-        )
+    let workflow_id = workflow_id.map(WorkflowId);
+    let mut reader = reading::open(&path)?;
+    let whole = reader
+        .whole(workflow_id.as_ref(), args.branch, Seq(args.seq))
         .map_err(reading::unusable)?;
-    let detail = whole.map(fill::detail).ok_or_else(|| {
-        CliError::new(Kind::Failure, format!("there is no entry {}", args.seq))
-            .hint("`checkpoint ls` lists those there are, of every workflow and branch")
-    })?;
+    let detail = match whole {
+        Some(whole) => fill::detail(whole),
+        None => {
+            let absent = Absent::find(&mut reader, workflow_id.as_ref(), args.branch, args.seq)?;
+            return Err(absent.error());
+        }
+    };
     let target = Target::new(&path, &detail.entry, env);
     let next = next::legal_commands(&detail, &target, super::is_command_name);
     let output = Output::new(args.journal.color);

@@ -42,7 +42,7 @@ pub(super) struct TailArgs {
     #[arg(long)]
     no_follow: bool,
 
-    /// Only this workflow
+    /// Only this workflow [default: all, whatever CHECKPOINT_WORKFLOW_ID says]
     #[arg(long, value_name = "ID", value_parser = values::parse_id)]
     workflow_id: Option<String>,
 

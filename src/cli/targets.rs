@@ -9,6 +9,7 @@ use std::str::FromStr;
 
 use clap::Args;
 
+use super::absent::Absent;
 use super::error::{CliError, Kind};
 use super::filter::{Filter, Since};
 use super::ls;
@@ -115,15 +116,6 @@ pub(super) struct Targets {
     pub(super) is_bulk: bool,
 }
 
-/// A seq without an entry, where it was looked for.
-pub(super) struct Absent {
-    pub(super) workflow_id: String,
-    pub(super) branch: u64,
-    pub(super) seq: u64,
-    /// That it is not there, as a sentence without a full stop.
-    pub(super) why: String,
-}
-
 impl Targets {
     /// Returns the tools of the entries that are `meant`, each once.
     pub(super) fn tools(&self, meant: impl Fn(&Entry) -> bool) -> Vec<&str> {
@@ -206,10 +198,6 @@ impl TargetArgs {
             .iter()
             .flat_map(|seqs| seqs.first..=seqs.last)
             .collect();
-        let looked_in = match &workflow {
-            Some(workflow) => workflow.clone(),
-            None => reader.usual_workflow().map_err(reading::unusable)?,
-        };
         for number in numbers {
             let found = reader
                 .find(workflow.as_ref(), self.branch, Seq(number))
@@ -220,15 +208,18 @@ impl TargetArgs {
                     targets.unreadable.push(reading::view(&place, torn));
                 }
                 None if named.iter().any(|seqs| seqs.first == number) => {
-                    targets.absent.push(Absent {
-                        workflow_id: looked_in.0.clone(),
-                        branch: self.branch.unwrap_or(0).into(),
-                        seq: number,
-                        why: format!("there is no entry {number}"),
-                    });
+                    let absent = Absent::find(&mut reader, workflow.as_ref(), self.branch, number)?;
+                    targets.absent.push(absent);
                 }
                 // Within a range a seq may be a gap.
                 None => {}
+            }
+        }
+        let is_none = targets.entries.is_empty() && targets.unreadable.is_empty();
+        if let (true, [range, ..]) = (is_none, &*ranges) {
+            let absent = Absent::find(&mut reader, workflow.as_ref(), self.branch, range.first)?;
+            if !absent.has_branch {
+                return Err(absent.error());
             }
         }
         Ok(targets)

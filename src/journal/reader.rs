@@ -8,6 +8,8 @@
 //!
 //! Must not: write, decide about a call, or know how anything is shown.
 
+pub mod elsewhere;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::time::Duration;
