@@ -133,7 +133,12 @@ fn whole(place: &Place, entry: Entry, damage: Option<&'static str>, is_live: boo
         scheme: entry.scheme.name().to_owned(),
         created_at: Time(entry.created_at.0),
         completed_at: entry.completed_at.map(|at| Time(at.0)),
-        delivered_at: entry.delivered_at.map(|at| Time(at.0)),
+        // What was not executed has nothing to deliver; the column is set so that it is no part of
+        // the index of what is undelivered.
+        delivered_at: entry
+            .delivered_at
+            .filter(|_| entry.status != entry::Status::Voided)
+            .map(|at| Time(at.0)),
         is_error: (entry.status == entry::Status::Completed).then_some(entry.is_error),
         provenance: entry.provenance.map(|whose| whose.name().to_owned()),
         gave_up: entry.gave_up.map(|reason| reason.name().to_owned()),
@@ -214,6 +219,44 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::ids::{BranchId, Fence, Micros, Seq, SessionId, WorkflowId};
+    use crate::rules::lifecycle::{self, Reservation};
+    use crate::rules::signature::{Scheme, Signature};
+
+    #[test]
+    fn what_was_not_executed_was_never_delivered() {
+        let entry = lifecycle::reserve_new(Reservation {
+            branch: BranchId(1),
+            seq: Seq(1),
+            tool: "charge".into(),
+            scheme: Scheme::Plain,
+            signature: Signature([0; 32]),
+            fence: Fence(1),
+            session: SessionId(1),
+            at: Micros(1),
+            key: None,
+            call_id: None,
+        })
+        .entry;
+        let voided = lifecycle::void(&entry, Micros(5), None).unwrap().entry;
+        assert_eq!(voided.delivered_at, Some(Micros(5)));
+        let place = Place {
+            id: BranchId(1),
+            workflow: WorkflowId("w".into()),
+            branch: 0,
+            is_default: true,
+            parent: None,
+        };
+        let found = Found::Whole {
+            entry: Box::new(voided),
+            damage: None,
+            is_live: false,
+        };
+        let shown = view(&place, found);
+        assert_eq!(shown.delivered_at, None);
+        assert_eq!(shown.completed_at, Some(Time(5)));
+        assert_eq!(shown.took(Time(9)), None);
+    }
 
     #[test]
     fn each_failure_of_a_journal_says_what_to_do() {

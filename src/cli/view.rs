@@ -185,7 +185,7 @@ pub struct EntryView {
     pub scheme: String,
     /// When it was reserved.
     pub created_at: Time,
-    /// When its outcome was written.
+    /// When its outcome was written; of a VOIDED one, when that was said.
     pub completed_at: Option<Time>,
     /// When its outcome had been written to a waiting caller.
     pub delivered_at: Option<Time>,
@@ -258,10 +258,12 @@ impl EntryView {
         remarks
     }
 
-    /// Returns how long it took, or, while it runs, has taken until `now`.
+    /// Returns how long it took, or, while it runs, has taken until `now`; `None` for what was not
+    /// executed.
     #[must_use]
     pub fn took(&self, now: Time) -> Option<Duration> {
         match self.completed_at {
+            Some(_) if self.status == Status::Voided => None,
             Some(end) => Some(end.since(self.created_at)),
             None if self.running => Some(now.since(self.created_at)),
             None => None,

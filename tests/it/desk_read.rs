@@ -113,6 +113,33 @@ fn a_doubt_is_shown_with_its_evidence_and_what_may_be_done() {
     }
 }
 
+/// The column is set all the same: it keeps the entry out of the index of what is undelivered.
+#[test]
+fn a_doubt_that_was_not_executed_is_not_said_to_be_delivered_or_completed() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    proxy.call(
+        &Call::charge(1)
+            .seq(1)
+            .script(json!({"die": "after_effect"})),
+    );
+    assert_eq!(proxy.wait_code(), 69);
+    let words = ["resolve", "1", "--not-executed", "--reason", "r"];
+    assert!(world.operator(&words).status.success());
+    assert_eq!(world.entry(1)["delivered_at"], Value::Null);
+    let shown = world.show_json(1);
+    assert_eq!(shown["entry"]["delivered_at"], Value::Null, "{shown}");
+    assert_eq!(shown["knowledge"], "not_executed", "{shown}");
+    let output = world.operator(&["export", "--format", "jsonl"]);
+    let line: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(line["delivered_at"], Value::Null, "{line}");
+    let shown = text(&world.operator(&["show", "1"]));
+    let fields = shown.split("Arguments").next().unwrap();
+    assert!(fields.contains("  voided "), "{shown}");
+    assert!(!fields.contains("delivered"), "{shown}");
+    assert!(!fields.contains("completed"), "{shown}");
+}
+
 #[test]
 fn what_is_not_there_is_said_with_the_codes_of_the_contract() {
     let world = World::new();

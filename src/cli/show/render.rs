@@ -109,8 +109,10 @@ fn entry_fields(detail: &Detail, look: &Look) -> Vec<Field> {
         ("started", time(entry.created_at)),
     ];
     if let Some(end) = entry.completed_at {
-        let took = took(end.since(entry.created_at));
-        fields.push(("completed", format!("{}, took {took}", time(end))));
+        fields.push(match entry.took(end) {
+            Some(after) => ("completed", format!("{}, took {}", time(end), took(after))),
+            None => ("voided", time(end)),
+        });
     }
     if let Some(delivered) = entry.delivered_at {
         fields.push(("delivered", time(delivered)));
