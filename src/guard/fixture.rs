@@ -12,10 +12,10 @@ use super::{
 use crate::journal::place::JournalPath;
 use crate::journal::sqlite::SqliteJournal;
 use crate::journal::{RoundKey, Session, TaskKey, filesystem, place, schema};
-use crate::rules::entry::{GaveUp, Status};
+use crate::rules::entry::{GaveUp, Status, outcome_digest};
 use crate::rules::ids::{Fence, Micros, Seq, SessionId, WorkflowId};
 use crate::rules::policy::Policy;
-use crate::rules::signature::Signature;
+use crate::rules::signature::{Signature, signature};
 
 /// A folder with a journal.
 pub(crate) struct World {
@@ -65,6 +65,14 @@ impl Surroundings for Alone {
     }
 }
 
+/// What an upstream asks.
+pub(crate) const QUESTION: &str = r#"{"inputRequests":{"name":{}},"requestState":"s"}"#;
+
+/// Returns what stands for its state.
+pub(crate) fn state() -> [u8; 32] {
+    outcome_digest(b"s")
+}
+
 pub(crate) type TestGuard = Guard<SqliteJournal, Alone>;
 
 impl World {
@@ -109,13 +117,9 @@ impl World {
 
 /// Returns a call of `charge`.
 pub(crate) fn call(seq: Option<u64>, arguments: &str) -> Call {
-    let mut digest = [0; 32];
-    for (place, byte) in digest.iter_mut().zip(arguments.bytes()) {
-        *place = byte;
-    }
     Call {
         tool: "charge".into(),
-        signature: Signature(digest),
+        signature: signature("charge", Some(arguments.as_bytes()), false).unwrap(),
         arguments: Some(arguments.as_bytes().to_vec().into()),
         workflow: None,
         seq: seq.map(Seq),
@@ -175,7 +179,7 @@ pub(crate) fn answer(status: Status, body: &str) -> Answer {
         body: body.as_bytes().to_vec().into(),
         is_kept: true,
         round: (status == Status::InputRequired).then(|| RoundKey {
-            state: Some([4; 32]),
+            state: Some(state()),
             inputs: "name".into(),
         }),
         task: (status == Status::Accepted).then(|| TaskKey {
@@ -227,7 +231,7 @@ pub(crate) fn calls_of_every_sort(world: &World) -> TestGuard {
     settle(
         &mut guard,
         five,
-        answer(Status::InputRequired, "{\"q\":5}"),
+        answer(Status::InputRequired, QUESTION),
         now + 1,
     );
     deliver(&mut guard, five, now + 2);
@@ -259,12 +263,12 @@ pub(crate) fn calls_of_every_sort(world: &World) -> TestGuard {
     settle(
         &mut guard,
         eleven,
-        answer(Status::InputRequired, "{\"q\":11}"),
+        answer(Status::InputRequired, QUESTION),
         now + 1,
     );
     let mut second = call(Some(11), "{\"n\":11}");
     second.round = Some(super::Round {
-        state: Some([4; 32]),
+        state: Some(state()),
         inputs: "name".into(),
     });
     let round = reserve(&mut guard, second, now + 2);

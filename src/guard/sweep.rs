@@ -329,7 +329,8 @@ mod tests {
     use std::time::Duration;
 
     use super::super::fixture::{
-        World, answer, call, calls_of_every_sort, deliver, findings, reserve, settle, void,
+        QUESTION, World, answer, call, calls_of_every_sort, deliver, findings, reserve, settle,
+        state, void,
     };
     use super::*;
     use crate::guard::Round;
@@ -394,11 +395,11 @@ mod tests {
         let world = World::new();
         let mut guard = world.guard();
         let first = reserve(&mut guard, call(Some(1), "{\"n\":1}"), 1_000);
-        let question = answer(Status::InputRequired, "{\"q\":1}");
+        let question = answer(Status::InputRequired, QUESTION);
         settle(&mut guard, first, question, 1_001);
         let mut second = call(Some(1), "{\"n\":1}");
         second.round = Some(Round {
-            state: Some([4; 32]),
+            state: Some(state()),
             inputs: "name".into(),
         });
         let voided = reserve(&mut guard, second.clone(), 1_002);
@@ -415,8 +416,9 @@ mod tests {
         assert_eq!(payloads(&world), 5);
         let swept = sweep(&world, Duration::from_secs(1), false);
         // The same arguments three times, the question and the result.
-        assert_eq!((swept.buried, swept.dropped_bytes), (1, 5 * 7));
-        assert_eq!(swept.tools["charge"], (1, 5 * 7));
+        let bytes = 4 * 7 + QUESTION.len() as u64;
+        assert_eq!((swept.buried, swept.dropped_bytes), (1, bytes));
+        assert_eq!(swept.tools["charge"], (1, bytes));
         assert_eq!(payloads(&world), 0);
         assert_eq!(findings(&world).len(), 0);
     }

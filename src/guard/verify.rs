@@ -10,7 +10,11 @@
 //!
 //! Must not: mend anything, or lay anything out.
 
+mod bits;
+
 use std::collections::{BTreeMap, BTreeSet};
+
+use bits::Bits;
 
 use super::stale::Stale;
 use crate::journal::cannot_use::CannotUse;
@@ -19,6 +23,7 @@ use crate::journal::mark;
 use crate::journal::place::JournalPath;
 use crate::journal::walk::{AttemptRow, GapRow, Torn, Walk};
 use crate::journal::{Branch, JournalError, Stored};
+use crate::json;
 use crate::rules::audit::audit;
 use crate::rules::ids::{BranchId, Fence, Seq, WorkflowId};
 use crate::rules::signature::Scheme;
@@ -211,11 +216,25 @@ impl Inspection<'_> {
         for branch in &branches {
             self.branches.insert(branch.id, *branch);
         }
+        // A new branch of a workflow becomes its active one, and none ever becomes that again.
+        let mut newest: BTreeMap<u64, u32> = BTreeMap::new();
+        for branch in &branches {
+            let number = newest.entry(branch.workflow).or_default();
+            *number = branch.number.max(*number);
+        }
         for workflow in workflows {
-            let owner = self.branches.get(&workflow.active);
+            let owner = self.branches.get(&workflow.active).copied();
             if owner.is_none_or(|branch| branch.workflow != workflow.number) {
                 let what = format!(
                     "the active branch of workflow {} is not one of its own",
+                    workflow.id
+                );
+                self.add("workflow", None, None, what);
+            }
+            let latest = newest.get(&workflow.number).copied().unwrap_or_default();
+            if let Some(active) = owner.map(|branch| branch.number).filter(|it| *it < latest) {
+                let what = format!(
+                    "branch {active} of workflow {} is the active one, but {latest} is its newest",
                     workflow.id
                 );
                 self.add("workflow", None, None, what);
@@ -242,6 +261,7 @@ impl Inspection<'_> {
                 self.add("branch", Some((branch.id, None)), None, what);
             }
         }
+        self.forks();
         let (walk, mut faults) = (self.walk, Vec::new());
         let mut before: Option<GapRow> = None;
         walk.each_gap(|gap| match gap {
@@ -269,6 +289,35 @@ impl Inspection<'_> {
             self.add("gap", Some((branch, Some(first))), None, what);
         }
         Ok(())
+    }
+
+    /// Where branches begin: right after something that the one before held then, and none is
+    /// shorter than what it shares.
+    fn forks(&mut self) {
+        let forks: Vec<(Branch, u64)> = self
+            .branches
+            .values()
+            .filter_map(|branch| Some((*branch, branch.parent?.1.0)))
+            .collect();
+        for (branch, forked_at) in forks {
+            let parent = branch.parent.and_then(|(id, _)| self.branches.get(&id));
+            if let Some(highest) = parent.map(|parent| parent.highest)
+                && forked_at > highest + 1
+            {
+                let what = format!(
+                    "the branch begins at seq {forked_at}, but the one that it came from ends at \
+                     {highest}"
+                );
+                self.add("branch", Some((branch.id, None)), None, what);
+            }
+            if branch.highest + 1 < forked_at {
+                let what = format!(
+                    "the branch begins at seq {forked_at}, but its highest is {}",
+                    branch.highest
+                );
+                self.add("branch", Some((branch.id, None)), None, what);
+            }
+        }
     }
 
     /// Entries, each with its history, and the seqs between them.
@@ -446,6 +495,9 @@ impl Inspection<'_> {
             let what = "an outcome has no place among the fences that can be its own";
             self.add("fence", None, Some(fence), what);
         })?;
+        walk.each_odd_question(|fence, what| {
+            self.add("round", None, Some(fence), what);
+        })?;
         failed.map_or(Ok(()), Err)
     }
 
@@ -529,6 +581,11 @@ impl Inspection<'_> {
             );
             self.add("event", place, Some(fence), what);
         }
+        let is_json = |text: &String| json::check(text.as_bytes()).is_ok();
+        if !event.detail.as_ref().is_none_or(is_json) {
+            let what = format!("the detail of event {} ({}) is no JSON", row.id, event.kind);
+            self.add("event", place, event.fence, what);
+        }
         if Stale::of(event).is_some_and(|stale| !stale.holds()) {
             let what = format!(
                 "the bytes of the stale answer in event {} are not those that were recorded",
@@ -603,40 +660,6 @@ fn place_of(
             branch.number,
         ),
         None => (WorkflowId(String::new()), 0),
-    }
-}
-
-/// A set of numbers, one bit each where they lie close together.
-#[derive(Debug, Default)]
-struct Bits(BTreeMap<u64, Box<[u64; Bits::WORDS]>>);
-
-impl Bits {
-    const WORDS: usize = 64;
-
-    /// Adds a number; returns whether it was not there.
-    fn set(&mut self, number: u64) -> bool {
-        let (page, word, bit) = Self::at(number);
-        let words = self
-            .0
-            .entry(page)
-            .or_insert_with(|| Box::new([0; Self::WORDS]));
-        let was = words[word] & bit != 0;
-        words[word] |= bit;
-        !was
-    }
-
-    fn has(&self, number: u64) -> bool {
-        let (page, word, bit) = Self::at(number);
-        self.0
-            .get(&page)
-            .is_some_and(|words| words[word] & bit != 0)
-    }
-
-    fn at(number: u64) -> (u64, usize, u64) {
-        let per_page = 64 * Self::WORDS as u64;
-        let within = number % per_page;
-        let word = usize::try_from(within / 64).expect("it is below the page's words");
-        (number / per_page, word, 1 << (within % 64))
     }
 }
 

@@ -23,9 +23,9 @@ use super::sqlite::{self, ENTRY_COLUMNS, read_entry, read_event};
 use super::{Branch, EventRow, Identity, JournalError, Stored};
 use crate::json;
 use crate::rules::audit::{Body, Ending, History, STEPS_MAX, Step};
-use crate::rules::entry::{Provenance, Status, outcome_digest};
+use crate::rules::entry::{Entry, Provenance, Status, outcome_digest};
 use crate::rules::ids::{BranchId, Fence, Micros, Seq, SessionId, WorkflowId};
-use crate::rules::signature::Signature;
+use crate::rules::signature::{Scheme, Signature, signature as signature_of};
 
 /// How long a journal that others use is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -454,6 +454,28 @@ impl Walk {
         )
     }
 
+    /// Hands out the fences of outcomes by which a further round could not be told, or could be
+    /// told wrongly, each with what does not hold.
+    ///
+    /// # Errors
+    ///
+    /// The journal can't be read any further.
+    pub fn each_odd_question(
+        &self,
+        mut take: impl FnMut(Fence, &'static str),
+    ) -> Result<(), JournalError> {
+        self.each(
+            "SELECT fence, status, state, inputs, digest, body FROM outcomes \
+             WHERE status = 'INPUT_REQUIRED' OR state IS NOT NULL OR inputs IS NOT NULL",
+            |row| Ok((Fence(unsigned(row, 0)?), odd_question(row)?)),
+            |row| {
+                if let Ok((fence, Some(what))) = row {
+                    take(fence, what);
+                }
+            },
+        )
+    }
+
     /// Hands out the places of entries that hold a key which an earlier one holds, too.
     ///
     /// # Errors
@@ -508,7 +530,7 @@ impl Walk {
         let mut missing = None;
         let mut next = Some(entry.fence);
         while let Some(fence) = next {
-            match self.step(fence)? {
+            match self.step(fence, entry)? {
                 Some(step) if steps.len() < STEPS_MAX => {
                     // A chain that does not fall would never end.
                     next = step.previous.filter(|previous| *previous < fence);
@@ -559,17 +581,19 @@ impl Walk {
         Ok(says(Note::Voided) || says(Note::Fenced))
     }
 
-    fn step(&self, fence: Fence) -> Result<Option<Step>, JournalError> {
+    fn step(&self, fence: Fence, entry: &Entry) -> Result<Option<Step>, JournalError> {
         let step = self
             .db()
             .prepare_cached(
                 "SELECT fence, branch_id, seq, attempt, round, previous, session_id, started_at, \
-                 scheme, signature FROM attempts WHERE fence = ?1",
+                 scheme, signature, redacted, arguments_bytes, arguments \
+                 FROM attempts WHERE fence = ?1",
             )
             .and_then(|mut statement| {
                 statement
                     .query_row([signed(fence.0)], |row| {
                         Ok(Step {
+                            arguments: arguments(row, entry)?,
                             fence: Fence(unsigned(row, 0)?),
                             branch: BranchId(unsigned(row, 1)?),
                             seq: Seq(unsigned(row, 2)?),
@@ -743,6 +767,69 @@ impl Note {
             _ => None,
         }
     }
+}
+
+/// Returns what is wrong with what a question is told by.
+fn odd_question(row: &Row<'_>) -> rusqlite::Result<Option<&'static str>> {
+    let (state, inputs) = (row.get_ref(2)?, row.get_ref(3)?);
+    if row.get_ref(1)? != ValueRef::Text(Status::InputRequired.name().as_bytes()) {
+        return Ok(Some(
+            "an outcome that is no question has what a question is told by",
+        ));
+    }
+    let (ValueRef::Blob(digest), ValueRef::Blob(body)) = (row.get_ref(4)?, row.get_ref(5)?) else {
+        return Ok(None);
+    };
+    // Of bytes that are not those that were recorded nothing can be told.
+    if outcome_digest(body) != *digest {
+        return Ok(None);
+    }
+    let given = |name| {
+        let member = json::last_member(body, name)?;
+        (json::kind(member.value) != json::Kind::Null).then_some(member.value)
+    };
+    let expected = given("requestState").map(|raw| outcome_digest(&json::string(raw)));
+    let is_state = match (&expected, state) {
+        (Some(expected), ValueRef::Blob(found)) => found == expected,
+        (None, ValueRef::Null) => true,
+        _ => false,
+    };
+    if !is_state {
+        return Ok(Some("the state of a question is not that of its bytes"));
+    }
+    let mut names: Vec<String> = given("inputRequests")
+        .into_iter()
+        .flat_map(json::Members::new)
+        .map(|request| String::from_utf8_lossy(&request.key).into_owned())
+        .collect();
+    names.sort_unstable();
+    let is_inputs = matches!(inputs, ValueRef::Text(found) if found == names.join("\n").as_bytes());
+    Ok((!is_inputs).then_some("the inputs of a question are not those of its bytes"))
+}
+
+/// Tells whether the arguments of an attempt's row are those that its signature is of. Nothing else
+/// covers them, and they are what an operator is shown.
+fn arguments(row: &Row<'_>, entry: &Entry) -> rusqlite::Result<Body> {
+    let scheme: Option<Scheme> = sqlite::named(row, 8, |name| name.parse().ok()).ok();
+    let signature = Signature(sqlite::bytes(row, 9)?);
+    // An earlier attempt may be another tool's call, and a key may not be at hand.
+    if scheme != Some(Scheme::Plain) || signature != entry.signature {
+        return Ok(Body::Gone);
+    }
+    let size_bytes = unsigned(row, 11)?;
+    let given = match row.get_ref(12)? {
+        ValueRef::Null if size_bytes == 0 && !row.get::<_, bool>(10)? => None,
+        ValueRef::Null => return Ok(Body::Gone),
+        ValueRef::Blob(bytes) if bytes.len() as u64 == size_bytes => Some(bytes),
+        _ => return Ok(Body::Differs),
+    };
+    // Whether a task was asked for is part of a signature, and not kept. Bytes that are no JSON have
+    // a signature that is no call's.
+    let is_signed = |has_task| signature_of(&entry.tool, given, has_task) == Ok(signature);
+    Ok(match is_signed(false) || is_signed(true) {
+        true => Body::Holds,
+        false => Body::Differs,
+    })
 }
 
 fn unsigned(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {

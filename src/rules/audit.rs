@@ -40,6 +40,9 @@ pub struct Step {
     pub scheme: Scheme,
     /// The call's signature.
     pub signature: Signature,
+    /// What became of its arguments: whether they are those that the signature is of, where they
+    /// are kept and can be told from it.
+    pub arguments: Body,
     /// Its outcome.
     pub outcome: Option<Ending>,
     /// The end of the task that it was accepted as.
@@ -73,14 +76,14 @@ pub struct Ending {
     pub body: Body,
 }
 
-/// What became of an outcome's bytes.
+/// What became of an outcome's bytes, or of a call's arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
     /// They are there and have the digest that is stored beside them.
     Holds,
     /// They are there and have another digest.
     Differs,
-    /// They were buried, or never kept.
+    /// They were buried, or never kept; or nothing is stored that would tell whether they hold.
     Gone,
 }
 
@@ -104,6 +107,8 @@ pub enum FaultKind {
     Checksum,
     /// An outcome's bytes are not those that were recorded.
     Digest,
+    /// An attempt's arguments are not those of the call that was made.
+    Arguments,
     /// An attempt is missing, belongs elsewhere, or is wrongly numbered.
     Attempt,
     /// A fence does not rise.
@@ -123,6 +128,7 @@ impl FaultKind {
         match self {
             Self::Checksum => "checksum",
             Self::Digest => "digest",
+            Self::Arguments => "arguments",
             Self::Attempt => "attempt",
             Self::Fence => "fence",
             Self::Transition => "transition",
@@ -148,7 +154,8 @@ pub struct Fault {
 pub fn audit(history: &History, journal_uid: &[u8; 16]) -> Vec<Fault> {
     let mut faults = Faults(Vec::new());
     let entry = &history.entry;
-    if history.checksum != entry.checksum(journal_uid) {
+    let is_whole = history.checksum == entry.checksum(journal_uid);
+    if !is_whole {
         faults.add(
             FaultKind::Checksum,
             None,
@@ -175,6 +182,14 @@ pub fn audit(history: &History, journal_uid: &[u8; 16]) -> Vec<Fault> {
                     "its attempt with fence {} says that it belongs to another entry",
                     step.fence
                 ),
+            );
+        }
+        // A signature covers the tool's name, too, which is the row's.
+        if is_whole && step.arguments == Body::Differs {
+            faults.add(
+                FaultKind::Arguments,
+                Some(step.fence),
+                "the arguments of an attempt are not those that its signature is of",
             );
         }
         for ending in [&step.outcome, &step.task_end].into_iter().flatten() {

@@ -1,7 +1,8 @@
 use std::time::Duration;
 
 use crate::guard::fixture::{
-    TestGuard, World, admission, admit, answer, call, deliver, reserve, settle, void,
+    QUESTION, TestGuard, World, admission, admit, answer, call, deliver, reserve, settle, state,
+    void,
 };
 use crate::guard::fork::{Fork, fork};
 use crate::guard::verdict::Deed;
@@ -334,7 +335,7 @@ fn question(state: Option<u8>) -> (World, TestGuard) {
     let world = World::new();
     let mut guard = world.guard();
     let ticket = reserve(&mut guard, call(Some(1), "{}"), 1_000);
-    let mut asked = answer(Status::InputRequired, "{\"q\":1}");
+    let mut asked = answer(Status::InputRequired, QUESTION);
     asked.round = Some(RoundKey {
         state: state.map(|state| [state; 32]),
         inputs: "name".into(),
@@ -470,7 +471,7 @@ fn what_was_forwarded_and_then_fenced_is_not_run_again_under_at_most_once() {
             }
             let mut again = sent(delivery, was_forwarded, arguments);
             again.round = asks_round.then(|| Round {
-                state: Some([4; 32]),
+                state: Some(state()),
                 inputs: "name".into(),
             });
             let verdict = admit(&mut guard, again, 2_000);

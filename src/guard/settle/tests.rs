@@ -1,5 +1,5 @@
 use crate::guard::fixture::{
-    TestGuard, World, admit, answer, call, findings, reserve, settle, void,
+    QUESTION, TestGuard, World, admit, answer, call, findings, reserve, settle, state, void,
 };
 use crate::guard::verdict::{Act, Deed, Ruling, Verdict};
 use crate::guard::{AdmissionVerdict, Answer, Call, Done, Op, Round, Settlement, Ticket, Why};
@@ -279,19 +279,19 @@ fn a_voided_round_leads_back_to_its_question_kept_or_not() {
         let ticket = reserve(&mut guard, call(Some(1), "{}"), 1_000);
         let question = Answer {
             is_kept,
-            ..answer(Status::InputRequired, "{\"q\":1}")
+            ..answer(Status::InputRequired, QUESTION)
         };
         settle(&mut guard, ticket, question, 1_001);
         let mut second = call(Some(1), "{}");
         second.round = Some(Round {
-            state: Some([4; 32]),
+            state: Some(state()),
             inputs: "name".into(),
         });
         let round = reserve(&mut guard, second, 1_002);
         void(&mut guard, round, 1_003);
         match admit(&mut guard, call(Some(1), "{}"), 1_004) {
             AdmissionVerdict::Replay(replay) if is_kept => {
-                assert_eq!(replay.outcome.body.as_deref(), Some(&b"{\"q\":1}"[..]));
+                assert_eq!(replay.outcome.body.as_deref(), Some(QUESTION.as_bytes()));
             }
             AdmissionVerdict::Refuse(refused) if !is_kept => {
                 assert_eq!(refused.why, Why::Table(Decision::Expired));

@@ -1,7 +1,8 @@
 use super::*;
-use crate::guard::fixture::{World, calls_of_every_sort};
+use crate::guard::fixture::{World, call, calls_of_every_sort, reserve};
 use crate::journal::mark::Mark;
 use crate::journal::place::Companion;
+use crate::rules::signature::signature;
 
 fn kinds(world: &World) -> Vec<(&'static str, Option<u64>)> {
     let (findings, _) = all(world);
@@ -185,7 +186,7 @@ fn each_sort_of_damage_is_found_where_it_is() {
 fn with_branch(parent: i64, forked_at: i64, highest: i64) -> Vec<(&'static str, Option<u64>)> {
     after(&format!(
         "INSERT INTO branches SELECT 50, workflow, 50, {parent}, {forked_at}, {highest}, created_at \
-         FROM branches LIMIT 1"
+         FROM branches LIMIT 1; UPDATE workflows SET active_branch = 50"
     ))
 }
 
@@ -201,10 +202,125 @@ fn a_branch_begins_where_it_was_forked_from_one_that_is_older() {
     assert_eq!(with_branch(own, 1, 0), []);
     // From 3 on an entry should be there, or have been left out.
     assert_eq!(with_branch(own, 3, 4), [("missing", Some(3))]);
+    // The journal's own branch ends at 12.
+    assert_eq!(with_branch(own, 13, 12), []);
+    assert_eq!(with_branch(own, 14, 13), [("branch", None)]);
+    assert_eq!(with_branch(own, 3, 1), [("branch", None)]);
     for (parent, forked_at) in [(50, 3), (51, 3), (own, 0), (own + 1, 3)] {
         let found = with_branch(parent, forked_at, 0);
         assert!(found.contains(&("branch", None)), "{parent}, {forked_at}");
     }
+}
+
+#[test]
+fn the_newest_branch_is_the_active_one() {
+    let found = after(
+        "INSERT INTO branches SELECT 50, workflow, 50, id, 3, 2, created_at FROM branches LIMIT 1",
+    );
+    assert_eq!(found, [("workflow", None)]);
+}
+
+/// Nothing but the signature covers what an operator is shown of a call.
+#[test]
+fn arguments_that_are_not_those_of_the_call_are_found() {
+    let at = |seq| Some(seq);
+    for (sql, expected) in [
+        (
+            "UPDATE attempts SET arguments = CAST('{\"n\":100}' AS BLOB), arguments_bytes = 9 \
+             WHERE fence = 1",
+            vec![("arguments", at(1))],
+        ),
+        (
+            "UPDATE attempts SET arguments = CAST('{\"n\":9}' AS BLOB) WHERE fence = 1",
+            vec![("arguments", at(1))],
+        ),
+        (
+            "UPDATE attempts SET arguments = x'7b' WHERE fence = 1",
+            vec![("arguments", at(1))],
+        ),
+        (
+            "UPDATE attempts SET arguments = CAST('[[[[[[[' AS BLOB) WHERE fence = 1",
+            vec![("arguments", at(1))],
+        ),
+        (
+            "UPDATE attempts SET arguments = NULL, arguments_bytes = 0 WHERE fence = 1",
+            vec![("arguments", at(1))],
+        ),
+        (
+            "UPDATE attempts SET arguments_bytes = 8 WHERE fence = 1",
+            vec![("arguments", at(1))],
+        ),
+        // The same call for every reader, and arguments that were buried or redacted.
+        (
+            "UPDATE attempts SET arguments = CAST(' {\"n\":1.0}' AS BLOB), arguments_bytes = 10 \
+             WHERE fence = 1",
+            vec![],
+        ),
+        ("UPDATE attempts SET arguments = NULL", vec![]),
+        (
+            "UPDATE attempts SET arguments = NULL, arguments_bytes = 0, redacted = 1",
+            vec![],
+        ),
+        // An attempt of another call before it can't be compared: only the row has the tool.
+        (
+            "UPDATE attempts SET arguments = x'7b7d', arguments_bytes = 2 WHERE fence = 4",
+            vec![],
+        ),
+        // Its own checksum tells of another tool already.
+        (
+            "UPDATE entries SET tool = 'refund' WHERE seq = 1",
+            vec![("checksum", at(1))],
+        ),
+    ] {
+        assert_eq!(after(sql), expected, "{sql}");
+    }
+}
+
+#[test]
+fn a_call_without_arguments_and_one_for_a_task_are_what_their_signatures_say() {
+    let world = World::new();
+    let mut guard = world.guard();
+    for (seq, arguments, has_task) in [
+        (1, None, false),
+        (2, None, true),
+        (3, Some("{\"n\":3}"), true),
+        (4, Some("null"), false),
+        (5, Some("{}"), false),
+    ] {
+        let bytes = arguments.map(str::as_bytes);
+        let call = crate::guard::Call {
+            signature: signature("charge", bytes, has_task).unwrap(),
+            arguments: bytes.map(|bytes| bytes.to_vec().into()),
+            ..call(Some(seq), "{}")
+        };
+        reserve(&mut guard, call, 10);
+    }
+    drop(guard);
+    assert_eq!(kinds(&world), []);
+}
+
+#[test]
+fn what_a_question_is_told_by_is_that_of_its_bytes() {
+    for sql in [
+        "UPDATE outcomes SET state = NULL WHERE fence = 6",
+        "UPDATE outcomes SET state = zeroblob(32) WHERE fence = 6",
+        "UPDATE outcomes SET state = x'00' WHERE fence = 6",
+        "UPDATE outcomes SET inputs = 'other' WHERE fence = 6",
+        "UPDATE outcomes SET inputs = NULL WHERE fence = 6",
+        "UPDATE outcomes SET state = zeroblob(32) WHERE fence = 1",
+        "UPDATE outcomes SET inputs = '' WHERE fence = 1",
+    ] {
+        assert_eq!(after(sql), [("round", None)], "{sql}");
+    }
+    // Bytes that are gone tell nothing of it.
+    let found = after("UPDATE outcomes SET body = NULL, state = zeroblob(32) WHERE fence = 6");
+    assert_eq!(found, [("payload", Some(5))]);
+}
+
+#[test]
+fn a_detail_that_is_no_json_is_found() {
+    let found = after("UPDATE events SET detail = '{\"reason\":' WHERE id = 1");
+    assert_eq!(found, [("event", Some(4))]);
 }
 
 #[test]
@@ -318,16 +434,4 @@ fn what_is_no_journal_is_refused() {
     std::fs::remove_file(world.path.as_path()).unwrap();
     let refused = verify(&world.path, &mut |_| {}, &mut |_| {});
     assert!(matches!(refused, Err(CannotUse::Absent { .. })));
-}
-
-#[test]
-fn bits() {
-    let mut bits = Bits::default();
-    for number in [0, 1, 63, 64, 4_095, 4_096, u64::MAX] {
-        assert!(!bits.has(number));
-        assert!(bits.set(number));
-        assert!(!bits.set(number));
-        assert!(bits.has(number));
-    }
-    assert!(!bits.has(2));
 }

@@ -15,6 +15,7 @@ fn step(fence: u64, attempt: u32, round: u32, previous: Option<u64>) -> Step {
         started_at: Micros(10),
         scheme: Scheme::Plain,
         signature: Signature([1; 32]),
+        arguments: Body::Holds,
         outcome: None,
         task_end: None,
         is_voided: false,
