@@ -349,6 +349,10 @@ impl<T: Transaction> Desk<'_, T> {
         };
         let is_open = matches!(was, Status::InputRequired | Status::Accepted);
         let way = ruling::way(standing, claim);
+        // What can be done to a settled entry can't be done to one whose outcome does not hold.
+        if matches!(way, Err(Against::Settled | Against::Answered)) && !self.outcome_holds(entry)? {
+            return Ok(Err(Refused::Quarantined));
+        }
         Ok(way.map_err(|against| match against {
             Against::Owned => owner.unwrap_or(Refused::Changed),
             Against::Open => Refused::Open { was },

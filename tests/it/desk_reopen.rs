@@ -189,3 +189,22 @@ fn a_doubt_has_nothing_to_deliver() {
     assert_refused(&proxy.call(&Call::charge(2).seq(1)), "in_doubt", "unknown");
     proxy.stop();
 }
+
+/// What a damaged outcome is refused with names a way on that works.
+#[test]
+fn a_settled_entry_that_is_quarantined_is_not_said_to_be_one_to_reopen() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    assert_done(&proxy.call(&Call::charge(1).seq(1)));
+    proxy.stop();
+    world.sql("UPDATE outcomes SET body = x'7b7d'");
+    let words = ["resolve", "1", "--completed", "--force", "--reason", "r"];
+    let said = run(&world, 1, &words);
+    assert!(!said.contains("reopen"), "{said}");
+    assert!(
+        said.contains("quarantined") && said.contains("`fork`"),
+        "{said}"
+    );
+    run(&world, 1, &["reopen", "1", "--yes", "--reason", "r"]);
+    run(&world, 0, &["fork", "--from", "1", "--new-workflow", "w2"]);
+}
