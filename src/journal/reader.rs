@@ -9,6 +9,7 @@
 //! Must not: write, decide about a call, or know how anything is shown.
 
 pub mod elsewhere;
+pub(super) mod torn;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -1101,7 +1102,7 @@ fn torn(row: &Row<'_>, error: &rusqlite::Error) -> Torn {
         fence: number(6),
         created_at: lossy_signed(row, 10).unwrap_or(0),
         call_id: text(22),
-        why: error.to_string(),
+        why: torn::words(row, error),
     }
 }
 

@@ -725,7 +725,7 @@ impl Walk {
                 take(read(row).map_err(|error| Torn {
                     first: unsigned(row, 0).ok(),
                     second: (columns > 1).then(|| unsigned(row, 1).ok()).flatten(),
-                    why: error.to_string(),
+                    why: super::reader::torn::words(row, &error),
                 }));
             }
             Ok(())

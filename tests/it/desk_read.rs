@@ -170,7 +170,11 @@ fn a_damaged_entry_hides_no_other() {
         ),
         (
             "UPDATE entries SET signature = x'00' WHERE seq = 2",
-            "can't be read",
+            "can't be read: signature has a wrong length",
+        ),
+        (
+            "UPDATE entries SET checksum = x'00' WHERE seq = 2",
+            "can't be read: checksum has a wrong length",
         ),
         (
             "UPDATE outcomes SET body = x'7b7d' WHERE fence = 2",
