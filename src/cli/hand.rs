@@ -245,7 +245,12 @@ pub(super) fn ask(
                 Settled::Ruled { ruling, .. } | Settled::NotAsked(ruling) => ruling,
             }
         };
-        Ok(Report::new(place, entry, &ruling, is_trial, how))
+        let mut report = Report::new(place, entry, &ruling, is_trial, how);
+        // An answer that does not tell is an event of the entry, and settles nothing.
+        if report.outcome == "done" && report.status == Some(Status::Pending) {
+            report.outcome = "unclear";
+        }
+        Ok(report)
     })
 }
 
@@ -360,7 +365,7 @@ pub(super) struct Report {
     pub(super) branch: u64,
     pub(super) seq: u64,
     pub(super) tool: String,
-    /// `done`, `would` (nothing was written) or `refused`.
+    /// `done`, `would` (nothing was written), `unclear` (asked, and still in doubt) or `refused`.
     pub(super) outcome: &'static str,
     /// The status before; `None` where there is no such entry.
     #[serde(serialize_with = "status_or_absent")]
@@ -488,6 +493,7 @@ pub(super) struct Reports {
 struct Counts {
     done: usize,
     would: usize,
+    unclear: usize,
     refused: usize,
 }
 
@@ -529,6 +535,7 @@ impl Reports {
         match report.outcome {
             "done" => self.counts.done += 1,
             "would" => self.counts.would += 1,
+            "unclear" => self.counts.unclear += 1,
             _ => self.counts.refused += 1,
         }
         self.entries.push(report);
@@ -619,6 +626,7 @@ impl Reports {
         let parts: Vec<String> = [
             (counts.done, "done"),
             (counts.would, "would be done"),
+            (counts.unclear, "still in doubt"),
             (counts.refused, "refused"),
         ]
         .into_iter()

@@ -369,7 +369,7 @@ fn many_are_settled_at_once_after_a_look() {
     );
     assert_eq!(
         done["counts"],
-        json!({"done": 2, "would": 0, "refused": 2}),
+        json!({"done": 2, "would": 0, "unclear": 0, "refused": 2}),
         "{done}"
     );
     assert_eq!(world.status(1), "VOIDED");

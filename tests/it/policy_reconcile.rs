@@ -283,6 +283,13 @@ fn an_unclear_word_leaves_the_doubt_to_the_operator() {
     let (code, text) = auto(&world, &policy, &["1"]);
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("stays in doubt"), "{text}");
+    assert!(text.contains("1 entry: 1 still in doubt"), "{text}");
+    let (code, text) = auto(&world, &policy, &["1", "--json"]);
+    assert_eq!(code, 0, "{text}");
+    let reports: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(reports["entries"][0]["outcome"], "unclear", "{reports}");
+    let counts = json!({"done": 0, "would": 0, "unclear": 1, "refused": 0});
+    assert_eq!(reports["counts"], counts);
     assert_eq!(world.entry(1)["in_doubt"], true);
     assert!(events(&world).contains("maybe"));
 }
