@@ -138,7 +138,8 @@ pub(super) struct ConsentArgs {
     #[arg(long)]
     dry_run: bool,
 
-    /// Do it without asking
+    /// Do it: needed where entries are not named one by one, and on a terminal instead of typing
+    /// the tool's name where that is asked for
     #[arg(long)]
     yes: bool,
 }
