@@ -275,7 +275,10 @@ fn upstream_checks(found: &Found) -> Vec<Check> {
             }) => {
                 serves = true;
                 let own = own.as_deref().unwrap_or("without a name");
-                checks.push(Check::ok(name, format!("{own}, {}", versions.join(", "))));
+                let parts: Vec<&str> = std::iter::once(own)
+                    .chain(versions.iter().map(String::as_str))
+                    .collect();
+                checks.push(Check::ok(name, parts.join(", ")));
             }
             Some(Era::Refuses(why)) => checks.push(Check::ok(
                 name,
@@ -490,6 +493,15 @@ mod tests {
             name: None,
         });
         assert!(upstream_checks(&found).iter().all(|check| check.ok));
+        found.discover = Some(Era::Serves {
+            versions: Vec::new(),
+            name: None,
+        });
+        let whats: Vec<String> = upstream_checks(&found)
+            .into_iter()
+            .map(|check| check.what)
+            .collect();
+        assert_eq!(whats[..2], ["without a name", "without a name, 2025-11-25"]);
         found.noise = 1;
         assert!(upstream_checks(&found).iter().any(|check| !check.ok));
     }
