@@ -254,6 +254,25 @@ fn the_page_names_every_table_column_and_index() {
 }
 
 #[test]
+fn the_page_names_every_row_of_meta() {
+    let section = page();
+    let section = section.split("\n## ").find(|one| one.starts_with("`meta`"));
+    let world = World::new();
+    let db = world.sql();
+    let mut names: Vec<String> = db
+        .prepare("SELECT name FROM meta")
+        .unwrap()
+        .query_map((), |row| row.get(0))
+        .unwrap()
+        .collect::<Result<_, _>>()
+        .unwrap();
+    names.push("key_fingerprint".into());
+    for name in names {
+        assert!(section.unwrap().contains(&format!("`{name}`")), "{name}");
+    }
+}
+
+#[test]
 fn the_pages_questions_can_be_asked() {
     let page = page();
     let sql = page
