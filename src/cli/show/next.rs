@@ -111,7 +111,8 @@ pub(super) fn legal_commands(
         let start = format!("fork --from {} --new-workflow NEW", entry.seq);
         lines.push(target.line(&start, REASON));
     }
-    if exists("decide") {
+    // Whether a task was asked for is part of a call, and `decide` can't be told of it.
+    if exists("decide") && entry.status != Status::Accepted {
         let tool = quote(&entry.tool);
         let start = format!("decide --tool {tool} --seq {}", entry.seq);
         lines.push(target.workflow_line(&start, "--args @args.json"));

@@ -262,6 +262,10 @@ fn only_legal_commands_that_exist_are_named() {
             assert_ne!(line.contains("--force"), line.contains("--still-unknown"));
         }
     }
+    // `decide` can't be told that a call asked for a task, which is part of it.
+    assert_eq!(names(&detail, |name| name == "decide"), [""; 0]);
     detail.entry.quarantined = true;
+    assert_eq!(names(&detail, |_| true), ["verify", "fork"]);
+    detail.entry.status = Status::Completed;
     assert_eq!(names(&detail, |_| true), ["verify", "fork", "decide"]);
 }
