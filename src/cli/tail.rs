@@ -77,7 +77,7 @@ pub(super) fn run(args: &TailArgs, env: Env<'_>) -> Result<Exit, CliError> {
             Err(error) => return Err(reading::unusable(error)),
         };
         if let Some(wanted) = &args.workflow_id {
-            lines.retain(|line| line.workflow_id.as_ref().is_none_or(|id| id == wanted));
+            lines.retain(|line| line.is_about(wanted));
         }
         if let Some(max) = first_max.take() {
             lines.drain(..lines.len().saturating_sub(max));
@@ -189,6 +189,21 @@ impl Line {
             }
         }
         line
+    }
+
+    /// Tells whether it is about a workflow, or about the journal as a whole.
+    fn is_about(&self, workflow: &str) -> bool {
+        // What is about no entry may name workflows in its detail all the same: a fork does.
+        let in_detail = |name: &str| self.detail.as_ref()?.get(name)?.as_str();
+        let named: Vec<&str> = [
+            self.workflow_id.as_deref(),
+            in_detail("from_workflow"),
+            in_detail("new_workflow"),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        named.is_empty() || named.contains(&workflow)
     }
 
     fn tone(&self) -> Tone {

@@ -191,3 +191,20 @@ fn a_journal_that_goes_away_ends_it() {
     std::fs::remove_file(world.journal()).unwrap();
     assert_eq!(tail.child.wait().unwrap().code(), Some(5));
 }
+
+#[test]
+fn a_fork_is_told_to_those_who_follow_either_workflow_and_to_no_other() {
+    let world = World::new();
+    let mut proxy = world.proxy().start();
+    assert_done(&proxy.call(&Call::charge(1).seq(1)));
+    proxy.stop();
+    let words = ["fork", "--from", "2", "--new-workflow", "w2"];
+    assert!(world.operator(&words).status.success());
+    let own = world.journal().display().to_string();
+    for (workflow, is_told) in [("w2", true), (&*own, true), ("nope", false)] {
+        let words = ["tail", "--no-follow", "--workflow-id", workflow];
+        let said = String::from_utf8(world.operator(&words).stdout).unwrap();
+        assert_eq!(said.contains("forked"), is_told, "{workflow}: {said}");
+        assert_eq!(said.is_empty(), !is_told, "{workflow}: {said}");
+    }
+}
