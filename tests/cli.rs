@@ -103,6 +103,26 @@ fn help_texts() {
     }
 }
 
+#[test]
+fn the_word_help_is_the_flag() {
+    for (words, flag) in [
+        (&["help"][..], &["--help"][..]),
+        (&["help", "help"], &["--help"]),
+        (&["help", "resolve"], &["resolve", "--help"]),
+        (&["help", "policy", "check"], &["policy", "check", "--help"]),
+    ] {
+        let (ran, expected) = (run(words, &[]), run(flag, &[]));
+        assert_eq!((ran.code, &*ran.stderr), (0, ""), "{words:?}");
+        assert_eq!(ran.stdout, expected.stdout, "{words:?}");
+    }
+    refused(&["help", "resove"], &[], &["resove", "'resolve'"]);
+    // It starts nothing, and hides no upstream of that name.
+    refused(&["help", "--", "true"], &[], &["help"]);
+    refused(&["help", "--journal", "x", "--", "true"], &[], &["help"]);
+    let ran = run(&["--journal", "/dev/null/x", "--", "help"], &[]);
+    assert_eq!(ran.code, 5, "{}", ran.stderr);
+}
+
 /// Fails where a command was added without its help text above.
 #[test]
 fn every_command_has_a_help_snapshot() {

@@ -215,7 +215,7 @@ fn dispatch(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<Ex
     if let Some(args) = run_alone(&args) {
         return run_proxy(args, env);
     }
-    let matches = match command().try_get_matches_from(args) {
+    let matches = match command().try_get_matches_from(without_help_word(args)) {
         Ok(matches) => matches,
         Err(error) => return explain(&error),
     };
@@ -239,6 +239,21 @@ fn dispatch(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<Ex
         Some(Command::Man(args)) => man::run(&args),
         None => run_proxy(cli.run, env),
     }
+}
+
+/// Returns the command line with `--help` in the place of the word `help`.
+///
+/// An upstream of that name comes after `--`, so no command line that means anything else has the
+/// word there. With a flag behind it the line is left as it is, and refused: one that was read as
+/// another command's must never start anything.
+fn without_help_word(mut args: Vec<OsString>) -> Vec<OsString> {
+    let is_word = |arg: &OsString| !arg.as_encoded_bytes().starts_with(b"-");
+    if args.get(1).is_some_and(|arg| arg == "help") && args[2..].iter().all(is_word) {
+        let words: Vec<OsString> = args.drain(1..).filter(|arg| arg != "help").collect();
+        args.extend(words);
+        args.push("--help".into());
+    }
+    args
 }
 
 /// Reads a command line that can only start the proxy, and is right: `None` for all others.
