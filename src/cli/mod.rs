@@ -266,11 +266,18 @@ fn run_alone(args: &[OsString]) -> Option<RunArgs> {
     if !args.get(1).is_some_and(is_flag) {
         return None;
     }
+    parse_proxy(args).ok()
+}
+
+/// Reads a command line of the proxy, the program's name first.
+fn parse_proxy(
+    args: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+) -> Result<RunArgs, clap::Error> {
     let parser = clap::Command::new("checkpoint")
         .disable_help_flag(true)
         .disable_version_flag(true);
-    let matches = RunArgs::augment_args(parser).try_get_matches_from(args);
-    RunArgs::from_arg_matches_mut(&mut matches.ok()?).ok()
+    let mut matches = RunArgs::augment_args(parser).try_get_matches_from(args)?;
+    RunArgs::from_arg_matches_mut(&mut matches)
 }
 
 fn run_proxy(args: RunArgs, env: Env<'_>) -> Result<Exit, CliError> {
