@@ -96,6 +96,7 @@ fn help_texts() {
         "demo",
         "policy",
         "doctor",
+        "wrap",
         "completions",
         "man",
     ] {

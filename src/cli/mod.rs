@@ -50,6 +50,7 @@ mod verdict_json;
 mod verify;
 pub mod view;
 mod words;
+mod wrap;
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
@@ -120,6 +121,7 @@ enum Command {
     Export(export::ExportArgs),
     Gc(gc::GcArgs),
     Doctor(doctor::DoctorArgs),
+    Wrap(wrap::WrapArgs),
     Demo(demo::DemoArgs),
     Policy(policy::PolicyArgs),
     Completions(completions::CompletionsArgs),
@@ -233,6 +235,7 @@ fn dispatch(args: impl IntoIterator<Item = OsString>, env: Env<'_>) -> Result<Ex
         Some(Command::Export(args)) => export::run(&args, env),
         Some(Command::Gc(args)) => gc::run(&args, env),
         Some(Command::Doctor(args)) => doctor::run(&args, env),
+        Some(Command::Wrap(args)) => wrap::run(&args, env),
         Some(Command::Demo(args)) => demo::run(&args, env),
         Some(Command::Policy(args)) => policy::run(&args),
         Some(Command::Completions(args)) => completions::run(&args),

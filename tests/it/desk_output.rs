@@ -291,6 +291,11 @@ fn each_document_and_line_is_what_the_page_says() {
         None,
     );
     page.both(&world, &["doctor", "--upstream"], "doctor", None);
+    let client = world.path("client.json");
+    let servers = r#"{"mcpServers": {"a": {"command": "x"}, "b": {"url": "https://example.com"}}}"#;
+    fs::write(&client, servers).unwrap();
+    let client = client.to_str().unwrap();
+    page.both(&world, &["wrap", "--file", client], "wrap", None);
     page.both(
         &world,
         &["gc", "--older-than", "0s", "--dry-run"],

@@ -50,6 +50,7 @@ mod ops_doctor;
 mod ops_export;
 mod ops_gc;
 mod ops_verify;
+mod ops_wrap;
 mod passing;
 mod policy_clocks;
 mod policy_delivery;
