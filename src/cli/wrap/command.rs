@@ -179,7 +179,12 @@ fn wrapped(command: Command<'_>) -> Judged<'_> {
             let dashes = command.args.iter().position(|arg| *arg == "--");
             match (proxy.upstream_cmd, dashes) {
                 (Some(shell), None) if !shell.trim().is_empty() => Ok(Upstream::Shell(shell)),
-                (None, Some(dashes)) if command.args.len() > dashes + 1 => {
+                (None, Some(dashes))
+                    if command
+                        .args
+                        .get(dashes + 1)
+                        .is_some_and(|arg| !arg.is_empty()) =>
+                {
                     Ok(Upstream::Argv { dashes })
                 }
                 (Some(_), Some(_)) => {
@@ -315,6 +320,10 @@ mod tests {
             ),
             (
                 r#"{"command": "checkpoint"}"#,
+                "Err(\"its upstream does not stand in 'args'\") ",
+            ),
+            (
+                r#"{"command": "checkpoint", "args": ["--", ""]}"#,
                 "Err(\"its upstream does not stand in 'args'\") ",
             ),
             (

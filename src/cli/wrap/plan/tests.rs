@@ -24,12 +24,16 @@ fn wrap(text: &str) -> Plan {
 }
 
 fn undo(text: &str) -> Plan {
+    plan_undo(text).unwrap_or_else(|why| panic!("{why:?}\n{text}"))
+}
+
+fn plan_undo(text: &str) -> Result<Plan, NoPlan> {
     let ask = Ask {
         names: &[],
         program: PROGRAM,
         deed: Deed::Undo,
     };
-    plan(text, &ask).unwrap_or_else(|why| panic!("{why:?}\n{text}"))
+    plan(text, &ask)
 }
 
 fn states(plan: &Plan) -> Vec<(&str, State)> {
@@ -372,6 +376,36 @@ proptest! {
             .map(|(index, members)| format!("[mcp_servers.s{index}]\n{members}\n"))
             .collect();
         assert_comes_back(&servers.concat())?;
+    }
+
+    /// Whatever one slip of a hand makes of a configuration is refused, or wrapped and taken back.
+    #[test]
+    fn a_slip_of_the_hand_does_no_harm(
+        is_toml in any::<bool>(),
+        at in any::<prop::sample::Index>(),
+        removed in 0..4_usize,
+        put in "[\\[\\]{}\"',:= \\n#/*aé-]{0,3}",
+    ) {
+        let text = if is_toml {
+            "[mcp_servers.é]\ncommand = 'npx' # c\nargs = ['-y', \"\"\"s\"\"\"]\n[mcp_servers.b]\nurl = 'u'\n[mcp_servers.c]\ncommand = 'checkpoint'\nargs = ['--', 'x']\n"
+        } else {
+            "{ // c\n \"servers\": {\"é\": {\"command\": \"npx\", \"args\": [\"-y\", /* c */ \"s\"]}, \"b\": {\"url\": \"u\"},\n\"c\": {\"command\": \"checkpoint\", \"args\": [\"--\", \"x\"]}}}\n"
+        };
+        let chars: Vec<char> = text.chars().collect();
+        let at = at.index(chars.len());
+        let rest = &chars[(at + removed).min(chars.len())..];
+        let text: String = chars[..at].iter().copied().chain(put.chars()).chain(rest.iter().copied()).collect();
+        match wrap_with(&text, &[], &[]) {
+            Ok(plan) => {
+                let _ = shown(&text, &plan);
+                let taken_back = plan_undo(&plan.text);
+                prop_assert!(taken_back.is_ok(), "{:?}\n{}", taken_back, text);
+            }
+            Err(why) => prop_assert!(
+                !matches!(why, NoPlan::Unsafe),
+                "{}", text
+            ),
+        }
     }
 
     #[test]
