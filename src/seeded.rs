@@ -161,8 +161,6 @@ bugs! {
         RehearsalCommitted,
         /// A question is reopened as if it were settled.
         QuestionReopened,
-        /// Whoever finishes first settles whatever call has the place by now.
-        FirstFinisherOfAnotherCall,
         /// The key that is passed on changes with the attempt.
         PassedKeyOfAttempt,
     }

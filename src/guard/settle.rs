@@ -194,9 +194,7 @@ impl<T: Transaction, S: Surroundings> Visit<'_, T, S> {
             Ok(attempt) => Ok(attempt.is_some_and(|attempt| {
                 // What was voided may run with other arguments: it is another call's answer.
                 let made_for = (attempt.scheme, attempt.signature);
-                let is_its = made_for == (entry.scheme, entry.signature);
-                attempt.round >= entry.round
-                    && (is_its || seeded::has(Bug::FirstFinisherOfAnotherCall))
+                attempt.round >= entry.round && made_for == (entry.scheme, entry.signature)
             })),
             Err(JournalError::Unreadable(_)) => Ok(false),
             Err(error) => Err(error),

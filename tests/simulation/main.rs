@@ -119,7 +119,8 @@ fn many_seeds_hold() {
         bad[0].0
     );
     assert_eq!(coverage.seeds, seeds);
-    if seeds >= 10_000 {
+    // The rarest come up some eight times in so many.
+    if seeds >= SEEDS {
         for (name, count) in coverage.all() {
             assert!(count > 0, "{name} was never met");
         }

@@ -546,6 +546,7 @@ impl Oracle {
                 is_faulted && answer.serial == serial,
                 "I2 c{serial} is marked as not journaled, and the journal had no fault"
             );
+            self.requests[serial].is_unwritten = true;
             return Ok(None);
         }
         let Some(durable) = self.book(shared, token) else {

@@ -118,6 +118,34 @@ impl Oracle {
         !self.stale.is_empty()
     }
 
+    /// I6: an outcome that could not be written is known not to come, once the journal works again:
+    /// whoever has joined its call is told.
+    pub(crate) fn unwritten_is_known(&self, shared: &Shared, life: usize) -> Check {
+        let Some(memory) = shared.memory() else {
+            return Ok(());
+        };
+        for (serial, request) in self.requests.iter().enumerate() {
+            let (true, Some(grant)) = (request.is_unwritten, request.grant) else {
+                continue;
+            };
+            let place = (grant.branch, grant.seq);
+            let row = memory
+                .entries()
+                .map(|stored| &stored.entry)
+                .find(|entry| (entry.branch, entry.seq) == place);
+            let is_open = row.is_some_and(|entry| {
+                entry.fence == grant.fence
+                    && entry.status == Status::Pending
+                    && entry.unanswered.is_none()
+            });
+            holds!(
+                request.life != life || !is_open || self.spoiled.contains(&place),
+                "I6 the outcome of c{serial} was not written, and its place waits for it"
+            );
+        }
+        Ok(())
+    }
+
     /// D3: what was written to a caller that waited counts as delivered.
     pub(super) fn deliveries_are_noted(&self, batch: &Batch<'_>) -> Check {
         for (op, _) in batch.ops.iter().zip(batch.done) {

@@ -72,7 +72,8 @@ impl Oracle {
         let by_seq = is_its_seq
             && match self.place_of(request.workflow, place.1) {
                 Some(expected) => expected == place,
-                None => !if_new,
+                // What was there before was its key's to find.
+                None => !if_new && !self.owners.contains_key(&place.0),
             };
         let is_covered = !by_seq && self.may_be_covered(request, arguments);
         self.seen.covered += u64::from(is_covered);

@@ -39,6 +39,8 @@ pub(crate) struct Request {
     pub(crate) reached: bool,
     pub(crate) ever_reached: bool,
     pub(crate) effects: u32,
+    /// Its outcome was given to it and could not be written.
+    pub(crate) is_unwritten: bool,
     /// It went out more than once: which time an effect belongs to can't be told from it.
     pub(crate) is_again: bool,
     pub(crate) grant: Option<Grant>,

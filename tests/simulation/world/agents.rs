@@ -251,6 +251,7 @@ impl World<'_> {
             reached: false,
             ever_reached: false,
             effects: 0,
+            is_unwritten: false,
             is_again: false,
             grant: None,
             regrant: None,

@@ -473,6 +473,9 @@ impl World<'_> {
             let shared = Rc::clone(&self.store);
             let shared = shared.borrow();
             self.oracle.ended(&shared, number, faulted, gone)?;
+            if self.is_calm && !self.lives[number].guard.journal().has_failed() {
+                self.oracle.unwritten_is_known(&shared, number)?;
+            }
             let agent = self.lives[number].agent;
             if self.agents[agent].life == Some(number) {
                 self.detach(agent);
