@@ -32,6 +32,35 @@ fn the_tail_of_its_stderr_goes_to_ours_and_to_no_model() {
     assert!(world.show_json(1).to_string().contains(" xye"));
 }
 
+/// A doubt leaves a line in the log, whether or not anybody was told of it.
+#[test]
+fn a_call_without_an_outcome_is_named_in_the_log() {
+    let world = World::new();
+    let mut proxy = world.proxy().flags(["--call-timeout", "100ms"]).start();
+    let hold = json!({"hold_after": "h"});
+    let answer = proxy.call(&Call::charge(1).seq(1).script(hold.clone()));
+    assert_refused(&answer, "outcome_unknown", "unknown");
+    proxy.kill9();
+    assert!(
+        proxy
+            .stderr_to_end()
+            .contains("outcome_unknown seq=1 letter=@A: timeout")
+    );
+    let mut proxy = world.proxy().start();
+    proxy.send_call(&Call::charge(2).seq(2).script(hold));
+    proxy.send_call(
+        &Call::charge(3)
+            .seq(3)
+            .script(json!({"die": "after_effect"})),
+    );
+    proxy.wait_code();
+    let said = proxy.stderr_to_end();
+    for seq in 2..=3 {
+        let line = format!("outcome_unknown seq={seq} letter=@A: upstream_exited");
+        assert!(said.contains(&line), "{said}");
+    }
+}
+
 #[test]
 fn the_code_tells_a_clean_end_from_a_death() {
     for (code, expected) in [(0, 0), (3, 69)] {

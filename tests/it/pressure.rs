@@ -64,6 +64,7 @@ fn large_answers_wait_for_a_client_that_does_not_read() {
             .flags(["--max-message-bytes", "65MiB"])
             .start();
         proxy.assert_ping();
+        let idle = memory(proxy.pid());
         let call = Call::new(1, "big", json!({"bytes": size_bytes})).seq(1);
         proxy.while_paused(|proxy| {
             proxy.send_call(&call.clone().script(json!({"hold_after": "h"})));
@@ -81,8 +82,10 @@ fn large_answers_wait_for_a_client_that_does_not_read() {
         let peak = peak_memory(proxy.pid());
         if size_bytes == LARGEST {
             eprintln!("peak with a result of 64 MiB: {} KiB", peak >> 10);
-            // Contract, section 13: at most 2.5 times its size.
-            assert!(peak <= size_bytes * 5 / 2, "{} KiB", peak >> 10);
+            // Contract, section 13: at most 2.5 times its size, the 6 MiB at rest included; a build
+            // for tests rests with more.
+            let more = peak - idle;
+            assert!(more <= size_bytes * 5 / 2 - 6 * MIB, "{} KiB", more >> 10);
         }
         proxy.stop();
         assert_eq!(world.effects_of("big"), 1);

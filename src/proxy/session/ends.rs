@@ -465,6 +465,7 @@ impl Session {
         if let Some(flight) = self.flights.get_mut(key) {
             flight.is_answered = true;
         }
+        self.say(Level::Warn, super::client::refusal_said(&refusal));
         let line = self.refusal_line(RawId::new(&id), &refusal, explicit, stateless);
         let asked = self.tell_line_later(line, now);
         self.ops
@@ -483,6 +484,7 @@ impl Session {
         now: Instant,
     ) {
         self.owners.remove(&ticket.fence);
+        self.say(Level::Warn, super::client::refusal_said(refusal));
         let asked = self.tell_later(flight, refusal, now);
         let lost = Settlement::Lost {
             ticket,

@@ -223,7 +223,12 @@ impl Oracle {
                     }
                     Why::Table(
                         Decision::Proceed | Decision::Retry | Decision::NextRound | Decision::Fork,
-                    ) => request.is_forwarded,
+                    ) => {
+                        // Its line may be on its way still when it is taken away.
+                        let is_granted =
+                            request.grant.is_some_and(|it| (it.branch, it.seq) == place);
+                        request.is_forwarded || is_granted && self.taken_by_force.contains(&place)
+                    }
                     _ => false,
                 };
                 holds!(

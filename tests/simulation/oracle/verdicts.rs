@@ -257,6 +257,11 @@ impl Oracle {
             (Act::Ask(turn), Against::Asked) => {
                 *turn == checkpoint::guard::verdict::Turn::Waiting && expected.is_ok()
             }
+            // Of what is settled and does not hold it is said that it does not hold.
+            (_, Against::Damaged) if expected == Err(Against::Settled) => {
+                let place = &said.place;
+                self.spoiled.contains(place) || self.spoiled_outcomes.contains(place)
+            }
             _ => expected == Err(why),
         };
         holds!(
