@@ -574,6 +574,7 @@ impl Oracle {
             fence: new.fence,
             provenance: Some(Provenance::Upstream),
             digest: Some(outcome_digest(self.answers[asked].body.as_bytes())),
+            is_tombstone: !self.promise.stores_results,
             completed_at: new.completed_at,
             delivered_at: new.completed_at,
             gave_up: None,
