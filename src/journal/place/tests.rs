@@ -322,6 +322,10 @@ fn wide_modes_and_second_names_are_warned_of() {
                 path: wal,
                 mode: 0o660
             },
+            // An empty log is none, and there is no mark.
+            Warning::Alone {
+                path: world.path().to_owned()
+            },
         ]
     );
     assert!(
