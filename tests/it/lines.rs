@@ -273,7 +273,7 @@ fn the_lines_of_a_client() {
 
 #[test]
 fn the_lines_of_a_client_around_the_limit() {
-    play_client("client-limit.tsv", &LIMIT, 16 << 20);
+    play_client("client-limit.tsv", &LIMIT, 24 << 20);
 }
 
 fn play_client(catalogue_name: &str, flags: &[&str], memory_bytes_max: u64) {
@@ -369,7 +369,7 @@ fn the_lines_of_an_upstream() {
 
 #[test]
 fn the_lines_of_an_upstream_around_the_limit() {
-    play_upstream("upstream-limit.tsv", &LIMIT, 16 << 20);
+    play_upstream("upstream-limit.tsv", &LIMIT, 24 << 20);
 }
 
 fn play_upstream(catalogue_name: &str, flags: &[&str], memory_bytes_max: u64) {

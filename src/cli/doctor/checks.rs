@@ -14,7 +14,7 @@ use crate::journal::cannot_use::CannotUse;
 use crate::journal::filesystem;
 use crate::journal::key::Key;
 use crate::journal::mark;
-use crate::journal::place::{self, Companion, JournalPath, Present, State};
+use crate::journal::place::{self, Companion, JournalPath, Present, State, Warning};
 use crate::journal::walk::Walk;
 
 /// Free space that a reservation needs, in bytes (contract, section 8).
@@ -159,10 +159,13 @@ fn folder(path: &JournalPath) -> Check {
 }
 
 fn modes(present: &Present) -> Check {
-    if present.warnings.is_empty() {
+    // That the mark is missing is the mark's check.
+    let warnings = present.warnings.iter();
+    let warnings = warnings.filter(|warning| !matches!(warning, Warning::Alone { .. }));
+    let what: Vec<String> = warnings.map(ToString::to_string).collect();
+    if what.is_empty() {
         return Check::ok("modes", "only the owner can read and write it".to_owned());
     }
-    let what: Vec<String> = present.warnings.iter().map(ToString::to_string).collect();
     Check::bad(
         "modes",
         what.join("; "),
