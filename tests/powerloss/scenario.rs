@@ -9,7 +9,7 @@ use checkpoint::guard::{
     AdmissionVerdict, Answer, Call, Done, Guard, Op, Options, Settlement, Surroundings, Ticket,
 };
 use checkpoint::journal::filesystem::{self, Filesystem};
-use checkpoint::journal::place::{self, JournalPath};
+use checkpoint::journal::place::{self, Companion, JournalPath};
 use checkpoint::journal::sqlite::SqliteJournal;
 use checkpoint::journal::{Journal as _, JournalError, Session, Transaction as _, schema};
 use checkpoint::proxy::books;
@@ -142,6 +142,9 @@ impl Run {
     /// Opens the journal in the folder as a proxy does.
     pub(crate) fn open(folder: &Path, mode: Mode) -> Result<Self, String> {
         let path = JournalPath::new(folder.join("run.db")).unwrap();
+        // The mark is no part of this; a journal without log and mark is waited for, as another
+        // proxy may just be making it.
+        std::fs::write(path.companion(Companion::Mark), "").map_err(|error| error.to_string())?;
         let (mut journal, _) =
             books::open_sqlite(&path, &local()).map_err(|error| error.to_string())?;
         let pragma = match mode {
