@@ -32,7 +32,7 @@ pub(super) fn read(path: &Path, thread: ThreadId) -> Result<PolicySet, CliError>
                 .hint("give --policy FILE, or unset CHECKPOINT_POLICY"),
         );
     }
-    let text = read_text(path).map_err(|why| {
+    let text = read_text(path, FILE_BYTES_MAX).map_err(|why| {
         CliError::usage(format!("the policy file {shown} can't be read"))
             .because(why)
             .hint("check the path, and that this user may read it; it is TOML in UTF-8")
@@ -55,13 +55,14 @@ pub(super) fn read(path: &Path, thread: ThreadId) -> Result<PolicySet, CliError>
     })
 }
 
-fn read_text(path: &Path) -> io::Result<String> {
+/// Returns a file's text of at most `bytes_max` bytes.
+pub(super) fn read_text(path: &Path, bytes_max: u64) -> io::Result<String> {
     let mut text = String::new();
     let read = File::open(path)?
-        .take(FILE_BYTES_MAX + 1)
+        .take(bytes_max + 1)
         .read_to_string(&mut text)?;
-    if read as u64 > FILE_BYTES_MAX {
-        let why = format!("it has more than {FILE_BYTES_MAX} bytes");
+    if read as u64 > bytes_max {
+        let why = format!("it has more than {bytes_max} bytes");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
     }
     Ok(text)

@@ -26,6 +26,10 @@ use super::cannot_use::CannotUse;
 use super::pinned::FileId;
 use super::place::{Companion, JournalPath};
 
+/// The locks below this number are those of sessions, which their guardians share; from it on they
+/// are the proxies' own, each of a proxy that holds its session's lock as well.
+pub const SESSION_LOCKS_END: u64 = 1 << 62;
+
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use byte_ranges as platform;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]

@@ -15,7 +15,7 @@ use crate::journal::cannot_use::CannotUse;
 use crate::journal::connection::{self, Access, Watch};
 use crate::journal::filesystem::{self, Filesystem};
 use crate::journal::key::Key;
-use crate::journal::locks::{LockQuery, SessionLock};
+use crate::journal::locks::{LockQuery, SESSION_LOCKS_END, SessionLock};
 use crate::journal::mark::{self, Mark};
 use crate::journal::place::{self, JournalPath, State, Warning};
 use crate::journal::sqlite::SqliteJournal;
@@ -443,7 +443,7 @@ pub fn random() -> [u8; 16] {
 
 /// Returns the number under which a proxy holds the lock that is its own alone.
 fn attended(id: SessionId) -> u64 {
-    id.0 | 1 << 62
+    id.0 | SESSION_LOCKS_END
 }
 
 /// The world around a journal in a file.

@@ -19,7 +19,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::Check;
-use crate::journal::locks::LockQuery;
+use crate::journal::locks::{LockQuery, SESSION_LOCKS_END};
 use crate::journal::place::JournalPath;
 use crate::journal::walk::{Counts, Walk};
 use crate::rules::ids::SessionId;
@@ -29,9 +29,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long to wait before looking again; nothing tells when another process commits.
 const PAUSE: Duration = Duration::from_millis(5);
-
-/// From this number on locks are the proxies' own; each of them holds its session's lock as well.
-const SESSIONS_END: u64 = 1 << 62;
 
 /// How often new sessions may appear between asking for locks and taking the snapshot.
 const ASKING_MAX: usize = 8;
@@ -88,7 +85,10 @@ fn look(path: &JournalPath, pause: &mut dyn FnMut() -> bool) -> Result<Live, Tro
     let mut suspects: Option<BTreeSet<u64>> = None;
     loop {
         let held = query.held().map_err(Trouble::Locks)?;
-        let held: BTreeSet<u64> = held.into_iter().filter(|id| *id < SESSIONS_END).collect();
+        let held: BTreeSet<u64> = held
+            .into_iter()
+            .filter(|id| *id < SESSION_LOCKS_END)
+            .collect();
         // After the locks: whoever had both a lock and a row then has a row now.
         let rows = rows(path)?;
         let known: BTreeSet<u64> = held.intersection(&rows).copied().collect();
@@ -184,7 +184,7 @@ mod tests {
         let world = World::new();
         let empty = BTreeSet::new();
         let lock = SessionLock::acquire(&world.path, 1).unwrap().unwrap();
-        let own = SessionLock::acquire(&world.path, 1 | SESSIONS_END)
+        let own = SessionLock::acquire(&world.path, 1 | SESSION_LOCKS_END)
             .unwrap()
             .unwrap();
         let found = looked(&world, 9, |look| {

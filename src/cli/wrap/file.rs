@@ -5,11 +5,12 @@
 //! written over.
 
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
 use crate::cli::error::{CliError, Kind};
+use crate::cli::policy_file;
 
 /// The largest configuration, in bytes; Claude Code keeps more than its servers in one.
 const FILE_BYTES_MAX: u64 = 64 << 20;
@@ -110,15 +111,7 @@ fn read_text(path: &Path) -> io::Result<String> {
             "it is no regular file",
         ));
     }
-    let mut text = String::new();
-    let read = File::open(path)?
-        .take(FILE_BYTES_MAX + 1)
-        .read_to_string(&mut text)?;
-    if read as u64 > FILE_BYTES_MAX {
-        let why = format!("it has more than {FILE_BYTES_MAX} bytes");
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
-    }
-    Ok(text)
+    policy_file::read_text(path, FILE_BYTES_MAX)
 }
 
 /// Writes a file beside its place and moves it there.
